@@ -20,9 +20,10 @@ from services.rlm.metrics import TopicCounter
 from services.rlm.settings import RlmSettings
 from services.rlmm.settings import RlmmSettings
 from services.rpc.server import access, interceptor, transport
+from services.rsm import direct
 from services.rsm.settings import RsmSettings
 
-_MODULES = (interceptor, access, transport, reloaded_file, metrics, collectors)
+_MODULES = (interceptor, access, transport, reloaded_file, direct, metrics, collectors)
 """Those that declare metrics."""
 
 _HEADER = """# Settings

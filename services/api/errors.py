@@ -11,13 +11,14 @@
     ├── DeletionRefusedError               FAILED_PRECONDITION  a hold, an owner, a lease
     ├── StoreNotFoundError                 FAILED_PRECONDITION  no such bucket or directory
     ├── StoreAccessDeniedError             FAILED_PRECONDITION  the store refuses RSM's credentials
+    ├── DirectReadRefusedError             FAILED_PRECONDITION  the log can only be streamed
     ├── ConcurrentUpdateError              ABORTED              expected revision did not match
     ├── CorruptSegmentError                DATA_LOSS            bytes do not match their digest
     ├── CorruptMetadataError               DATA_LOSS            stored rows contradict each other
     ├── ThrottledError                     RESOURCE_EXHAUSTED   quota or full queue
     ├── UnauthenticatedError               UNAUTHENTICATED
     ├── PermissionDeniedError              PERMISSION_DENIED
-    ├── NotServedError                     UNIMPLEMENTED        a field or RPC not served yet
+    ├── NotServedError                     UNIMPLEMENTED        a field or RPC not served here
     └── RetriableRemoteStorageError        UNAVAILABLE          unreachable, throttled, not ready
 
 Each class names its gRPC status and its reason, so that no ladder of `except` can forget one. A
@@ -113,6 +114,13 @@ class StoreAccessDeniedError(RemoteStorageError):
     reason = "STORE_ACCESS_DENIED"
 
 
+class DirectReadRefusedError(RemoteStorageError):
+    """Report a log that clients cannot read from the store themselves: stream it."""
+
+    status = "FAILED_PRECONDITION"
+    reason = "DIRECT_READ_REFUSED"
+
+
 class ConcurrentUpdateError(RemoteStorageError):
     """Report an expected revision that did not match: read again, then decide."""
 
@@ -156,7 +164,7 @@ class PermissionDeniedError(RemoteStorageError):
 
 
 class NotServedError(RemoteStorageError):
-    """Report a field or call of the contract that this release does not serve, by its name."""
+    """Report by its name a field or call that this release, or a service so set, does not serve."""
 
     status = "UNIMPLEMENTED"
     reason = "NOT_SERVED"

@@ -1,7 +1,7 @@
 """Define the contract of RSM, which stores segments' bytes (KIP-405: RemoteStorageManager)."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, TypeVar
 from uuid import UUID
@@ -136,6 +136,20 @@ class RemoteStorageManager(Protocol):
         """
         ...
 
+    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> "OpenedLogSegment":
+        """Return a URL to read the log from the store itself, and the digests to verify it with.
+
+        The client verifies each chunk, and streams whatever it cannot read or verify.
+
+        Raises:
+            NotServedError: direct reads are off.
+            DirectReadRefusedError: this log can only be streamed.
+            RemoteResourceNotFoundError: the segment is not in the store.
+            CorruptSegmentError: the manifest is not that of the copy.
+            ThrottledError: a rate limit is used up.
+        """
+        ...
+
     def fetch_index(
         self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
     ) -> Iterator[bytes]:
@@ -207,6 +221,25 @@ class LogDigest:
     @property
     def size_bytes(self) -> int:
         return self.whole.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedLogSegment:
+    """A log that the client may read from the store itself.
+
+    Attributes:
+        url: a secret: whoever has it can read the log. Neither repr nor an error shows it.
+        valid_for_ms: how long the URL is valid, counted from when the client asked for it.
+        log: size and digests of the log, which the object has unchanged.
+    """
+
+    url: str = field(repr=False)
+    valid_for_ms: int
+    log: LogDigest
+
+    def __post_init__(self) -> None:
+        require(self.url != "", "url", "must not be empty")
+        require(self.valid_for_ms > 0, "valid_for_ms", "must be above 0")
 
 
 @dataclass(frozen=True, slots=True)

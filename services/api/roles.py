@@ -137,6 +137,7 @@ def _of_partitions(*roles: Role, by_value: ValueRule | None = None) -> Rule:
 _RSM: dict[str, Rule] = {
     "CopyLogSegmentData": _of_rsm(_S),
     "FetchLogSegment": _of_rsm(_R),
+    "OpenLogSegment": _of_rsm(_R),
     "FetchIndex": _of_rsm(_R, _S, by_value=ValueRule("index_type", _INDEX_TYPES)),
     # Without a row to judge by, RSM cannot tell a failed copy from a finished one: a shipper alone
     # leaves the remains of its failed copies to a deleter or a sweeper.

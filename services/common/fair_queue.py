@@ -13,6 +13,9 @@ from services.api.errors import RetriableRemoteStorageError, ThrottledError
 POLL_S = 0.1
 """The interval at which a waiting caller's `is_active` is called, s."""
 
+MOST_CHARGED_S = 10.0
+"""How long callers may have to wait because of one amount that was charged, s."""
+
 # A wait that is due may be a rounding error away; the waiter must not spin.
 _SHORTEST_WAIT_S = 0.001
 
@@ -64,7 +67,7 @@ class FairQueue:
         wait: Callable[[Event, float], object] = Event.wait,
     ) -> None:
         self.capacity = capacity
-        self._what = f"too many {name}"
+        self.what = f"too many {name}"
         self._max_waiters = max_waiters
         self._now = now
         self._wait = wait
@@ -110,7 +113,7 @@ class FairQueue:
             self._grant()
             if not slot.granted.is_set() and len(self._waiters) > self._max_waiters:
                 self._waiters.remove(slot)
-                raise ThrottledError(f"{self._what} and the queue is full; retry in a few seconds")
+                raise ThrottledError(f"{self.what} and the queue is full; retry in a few seconds")
         try:
             self.wait_until(
                 lambda: 0 if slot.granted.is_set() else inf, slot.granted, timeout_s, is_active
@@ -144,10 +147,10 @@ class FairQueue:
         while (wait_s := left_s()) > 0:
             remaining_s = due_s - self._now()
             if remaining_s <= 0:
-                text = f"{self._what}: no turn within {timeout_s:g} s; retry in a few seconds"
+                text = f"{self.what}: no turn within {timeout_s:g} s; retry in a few seconds"
                 raise RetriableRemoteStorageError(text)
             if not is_active():
-                raise RetriableRemoteStorageError(f"{self._what}: the caller stopped waiting")
+                raise RetriableRemoteStorageError(f"{self.what}: the caller stopped waiting")
             self._wait(event, min(wait_s, remaining_s, POLL_S))
 
     def _grant(self) -> None:
@@ -200,6 +203,20 @@ class TokenBucket:
             return POLL_S
         with slot:
             return self._take_or_wait_s(amount)
+
+    def charge(self, amount: float) -> None:
+        """Take `amount` without waiting, but no more than the rate earns in MOST_CHARGED_S.
+
+        For amounts that pass elsewhere: a caller that has to wait for its turn must not be stopped
+        for long by them.
+
+        Raises:
+            ThrottledError: earlier amounts are not paid yet, or callers wait.
+        """
+        wait_s = self.try_take(min(amount, self.rate_per_s * MOST_CHARGED_S))
+        if wait_s:
+            text = f"{self._queue.what}; retry in {max(1, round(wait_s))} s"
+            raise ThrottledError(text)
 
     def force_take(self, amount: float) -> None:
         """Take `amount` at once; later callers wait until the rate has paid the debt."""

@@ -39,6 +39,15 @@ class ByteRate:
         """
         return chunks if self._bucket is None else self._limited(chunks, self._bucket)
 
+    def charge(self, size_bytes: int) -> None:
+        """Charge bytes that a client reads from the store itself; never wait.
+
+        Raises:
+            ThrottledError: the rate is used up.
+        """
+        if self._bucket is not None:
+            self._bucket.charge(size_bytes)
+
     def _limited(self, chunks: Iterator[Piece], bucket: TokenBucket) -> Iterator[Piece]:
         try:
             for chunk in chunks:

@@ -74,6 +74,7 @@ def build_manager(
         others=locations.others,
         start_up=build_start_up(settings, locations, checked_first=checked_first),
         waiting=waiting,
+        direct_read_s=settings.direct_read_expiry_s if settings.direct_reads else 0,
     )
 
 
@@ -137,6 +138,7 @@ def _other_location(
             bucket=listed.bucket,
             credentials=_credentials_of(settings, listed, own),
             sign_payload=settings.sign_payload and not listed.secure,
+            public_endpoint=listed.public_endpoint,
         )
         backend = S3Storage(
             _http(settings, waiting),
@@ -197,6 +199,7 @@ def _s3_target(settings: RsmSettings, http: PoolManager) -> S3Target:
         bucket=settings.bucket,
         credentials=_own_credentials(settings, http),
         sign_payload=settings.sign_payload and not settings.secure,
+        public_endpoint=settings.public_store_endpoint,
     )
 
 

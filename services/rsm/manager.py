@@ -7,6 +7,7 @@ from services.api.remote_storage_manager import (
     MAX_DELETE_BATCH,
     IndexType,
     LogSegmentData,
+    OpenedLogSegment,
     SegmentObjects,
 )
 from services.api.segments import RemoteLogSegmentMetadata
@@ -15,6 +16,7 @@ from services.rsm.active_copies import ActiveCopies, Waiting
 from services.rsm.copy import SegmentCopier
 from services.rsm.deadline import DEFAULT_LIMITS, ByteRate, Limits
 from services.rsm.delete import DeletePace, ObjectDeletes, SegmentDeleter
+from services.rsm.direct import DirectReads
 from services.rsm.fetch import SegmentReader
 from services.rsm.layout import require_fits
 from services.rsm.locations import Location, Locations
@@ -43,6 +45,7 @@ class ObjectRemoteStorageManager:
         others: Sequence[Location] = (),
         start_up: StartUp | None = None,
         waiting: Waiting | None = None,
+        direct_read_s: int = 0,
     ) -> None:
         """Set up the manager without a request to the store.
 
@@ -51,6 +54,7 @@ class ObjectRemoteStorageManager:
             others: earlier locations.
             start_up: None: check only the presence of the store.
             waiting: the same as the backends'.
+            direct_read_s: for how long URLs of OpenLogSegment are valid, s; 0: none are given.
         """
         self._backend = location.backend
         self._start_up = start_up
@@ -68,6 +72,7 @@ class ObjectRemoteStorageManager:
         self._reader = SegmentReader(
             locations, verification or ReadVerification("off", cache_bytes=0)
         )
+        self._direct_reads = DirectReads(locations, direct_read_s, self._fetch_rate)
         self._deleter = SegmentDeleter(locations, deletes, active_copies)
         self._objects = StoredSegmentObjects(locations, deletes, active_copies, self._require_open)
 
@@ -110,6 +115,10 @@ class ObjectRemoteStorageManager:
         self._require_open()
         chunks = self._reader.fetch_log(metadata, start_position, end_position)
         return self._fetch_rate.limited(chunks)
+
+    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedLogSegment:
+        self._require_open()
+        return self._direct_reads.open(metadata)
 
     def fetch_index(
         self, metadata: RemoteLogSegmentMetadata, index_type: IndexType

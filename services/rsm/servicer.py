@@ -56,6 +56,13 @@ class RemoteStorageManagerServicer(pb_grpc.RemoteStorageManagerServicer):
         end = request.end_position if request.HasField("end_position") else None
         yield from self._manager.fetch_log_segment(metadata, request.start_position, end)
 
+    def OpenLogSegment(
+        self, request: pb.OpenLogSegmentRequest, context: grpc.ServicerContext
+    ) -> pb.OpenLogSegmentResponse:
+        with within("metadata"):
+            metadata = read_segment_from_proto(request.metadata)
+        return convert.opened_to_proto(self._manager.open_log_segment(metadata))
+
     def FetchIndex(
         self, request: pb.FetchIndexRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.FetchIndexResponse]:

@@ -55,6 +55,7 @@ MAX_BUCKET_LENGTH = 63
 # some stores and proxies.
 PREFIX_PATTERN = r"^(\.*[A-Za-z0-9_-][A-Za-z0-9._-]*/)*$"
 ENDPOINT_PATTERN = r"^[^/\s]*$"
+PUBLIC_ENDPOINT_PATTERN = r"^(https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?)?$"
 
 # Labels that begin and end with a letter or digit, as S3 and the SDK require.
 BUCKET_PATTERN = r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*)?$"
@@ -225,6 +226,25 @@ class RsmSettings(ServiceSettings):
         description="Maximum objects that one process deletes per second (S3 accepts 3,500 "
         "writes per prefix). RSM lowers the rate, down to a 64th, while the store is overloaded.",
     )
+    direct_reads: bool = Field(
+        default=False,
+        description="s3: hand out URLs with which clients (rsm.config.direct.reads of the Kafka "
+        "plugin) read logs from the store themselves. Read docs/security.md before.",
+    )
+    direct_read_expiry_s: int = Field(
+        default=300,
+        ge=10,
+        le=3_600,
+        description="s3: how long such a URL is valid, s; less if RSM's own credentials expire "
+        "earlier.",
+    )
+    public_store_endpoint: str = Field(
+        default="",
+        pattern=PUBLIC_ENDPOINT_PATTERN,
+        max_length=300,
+        description="s3: URL of the store as those clients reach it, for example "
+        "https://s3.example.org:9000. Empty: RSM_ENDPOINT serves them too.",
+    )
     buffer_timeout_ms: int = Field(
         default=60_000, ge=1, description="How long a copy waits for a free part buffer, ms."
     )
@@ -243,6 +263,12 @@ class RsmSettings(ServiceSettings):
         missing = [name for name in _REQUIRED[self.backend] if not getattr(self, name)]
         if missing:
             raise ValueError(f"RSM_BACKEND={self.backend} also needs {_variables(missing)}")
+        return self
+
+    @model_validator(mode="after")
+    def _direct_reads_need_a_store_with_urls(self) -> Self:
+        if self.direct_reads and self.backend != "s3":
+            raise ValueError(f"RSM_DIRECT_READS=true needs RSM_BACKEND=s3, not {self.backend}")
         return self
 
     @model_validator(mode="after")
@@ -287,6 +313,7 @@ class RegisteredLocation(BaseModel):
     region: str = ""
     bucket: BucketName = ""
     secure: bool = Field(default=True, strict=True)
+    public_endpoint: str = Field(default="", pattern=PUBLIC_ENDPOINT_PATTERN, max_length=300)
     access_key_file: Path | None = None
     secret_key_file: Path | None = None
 

@@ -22,7 +22,12 @@ from services.api.errors import (
     every_error_class,
 )
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentObjects
+from services.api.remote_storage_manager import (
+    IndexType,
+    LogSegmentData,
+    OpenedLogSegment,
+    SegmentObjects,
+)
 from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs
 from services.common.client_security import PLAINTEXT
 from services.common.log import LINES_PER_WINDOW
@@ -70,6 +75,9 @@ class Failing:
         start_position: int,
         end_position: int | None = None,
     ) -> Iterator[bytes]:
+        raise self.error
+
+    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedLogSegment:
         raise self.error
 
     def fetch_index(

@@ -13,7 +13,12 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from services.api.calls import Call, current_call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentObjects
+from services.api.remote_storage_manager import (
+    IndexType,
+    LogSegmentData,
+    OpenedLogSegment,
+    SegmentObjects,
+)
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.client_security import PLAINTEXT
 from services.common.settings import ServiceSettings
@@ -64,6 +69,9 @@ class Holding:
     ) -> Iterator[bytes]:
         self._serve("fetch")
         yield b"fetched"
+
+    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedLogSegment:
+        raise NotImplementedError
 
     def fetch_index(
         self, metadata: RemoteLogSegmentMetadata, index_type: IndexType

@@ -15,6 +15,7 @@ from services.api.errors import (
     CorruptSegmentError,
     InvalidRangeError,
     InvalidRequestError,
+    NotServedError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
@@ -173,6 +174,11 @@ class RemoteStorageManagerContract:
         files, metadata = Files(some_bytes(100_000)), a_segment()
         custom_metadata = rsm.copy_log_segment_data(metadata, files.data(chunk_size=777))
         assert fetched(rsm, replace(metadata, custom_metadata=custom_metadata)) == files.log
+
+    def test_direct_reads_are_off_unless_they_are_set(self, rsm: RemoteStorageManager) -> None:
+        segment = copied(rsm, Files(some_bytes(10)))
+        with pytest.raises(NotServedError, match="RSM_DIRECT_READS"):
+            rsm.open_log_segment(segment)
 
     def test_custom_metadata_has_less_than_64_bytes(self, rsm: RemoteStorageManager) -> None:
         custom_metadata = copied(rsm, Files(some_bytes(10))).custom_metadata

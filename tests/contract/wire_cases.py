@@ -45,6 +45,7 @@ RLMM = {
 RSM = {
     "CopyLogSegmentData": "test_a_log_of_several_parts_comes_back_byte_for_byte",
     "FetchLogSegment": "test_a_range_across_parts_is_whole",
+    "OpenLogSegment": "test_direct_reads_are_off_unless_they_are_set",
     "FetchIndex": "test_each_index_comes_back_byte_for_byte",
     "DeleteLogSegmentData": "test_delete_removes_every_object",
     "DeleteLogSegmentDataBatch": "test_a_batch_deletes_every_segment",

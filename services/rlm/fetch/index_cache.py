@@ -25,7 +25,12 @@ from services.api.errors import (
 )
 from services.api.ids import RemoteLogSegmentId
 from services.api.lineage import parse_checkpoint
-from services.api.remote_storage_manager import IndexType, LogSegmentData, RemoteStorageManager
+from services.api.remote_storage_manager import (
+    IndexType,
+    LogSegmentData,
+    OpenedLogSegment,
+    RemoteStorageManager,
+)
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.failpoints import failpoint
 from services.rlm.kafka_log.indexes import TIME_ENTRY, OffsetIndex
@@ -539,6 +544,9 @@ class CacheInvalidatingStorage:
         end_position: int | None = None,
     ) -> Iterator[bytes]:
         return self._rsm.fetch_log_segment(metadata, start_position, end_position)
+
+    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedLogSegment:
+        return self._rsm.open_log_segment(metadata)
 
     def fetch_index(
         self, metadata: RemoteLogSegmentMetadata, index_type: IndexType

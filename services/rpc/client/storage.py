@@ -14,6 +14,7 @@ from services.api.remote_storage_manager import (
     ObjectPage,
     ObjectQuery,
     ObjectToDelete,
+    OpenedLogSegment,
     RemoteStorageManager,
     SegmentObjects,
     StoredManifest,
@@ -80,6 +81,10 @@ class RemoteStorageManagerClient:
             end_position=end_position,
         )
         yield from self._stream(self._fetch, request)
+
+    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedLogSegment:
+        request = pb.OpenLogSegmentRequest(metadata=metadata_to_proto(metadata))
+        return convert.opened_from_proto(call_once(self._stub.OpenLogSegment, request, self._peer))
 
     def fetch_index(
         self, metadata: RemoteLogSegmentMetadata, index_type: IndexType

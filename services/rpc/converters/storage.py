@@ -17,6 +17,7 @@ from services.api.remote_storage_manager import (
     ObjectPage,
     ObjectQuery,
     ObjectToDelete,
+    OpenedLogSegment,
     SegmentChunk,
     SegmentFileHeader,
     SegmentObject,
@@ -115,12 +116,18 @@ def _chunks_from_proto(messages: Iterator[CopyRequest]) -> Iterator[SegmentChunk
         )
 
 
+def opened_to_proto(opened: OpenedLogSegment) -> pb.OpenLogSegmentResponse:
+    log = _log_to_proto(opened.log)
+    return pb.OpenLogSegmentResponse(url=opened.url, valid_for_ms=opened.valid_for_ms, log=log)
+
+
+def opened_from_proto(message: pb.OpenLogSegmentResponse) -> OpenedLogSegment:
+    with within("log"):
+        log = _log_from_proto(message.log)
+    return OpenedLogSegment(message.url, message.valid_for_ms, log)
+
+
 def digests_to_proto(digests: CopyDigests) -> pb.CopyDigests:
-    log = pb.LogDigest(
-        whole=_file_to_proto(digests.log.whole),
-        chunk_bytes=digests.log.chunk_bytes,
-        chunk_crc32c=digests.log.chunk_crc32c,
-    )
     indexes = [
         pb.IndexDigest(
             index_type=index_type.to_proto(kind), whole=_file_to_proto(digests.indexes[kind])
@@ -128,21 +135,30 @@ def digests_to_proto(digests: CopyDigests) -> pb.CopyDigests:
         for kind in IndexType
         if kind in digests.indexes
     ]
-    return pb.CopyDigests(log=log, indexes=indexes)
+    return pb.CopyDigests(log=_log_to_proto(digests.log), indexes=indexes)
 
 
 def digests_from_proto(message: pb.CopyDigests) -> CopyDigests:
     with within("log"):
-        log = LogDigest(
-            _file_from_proto(message.log.whole),
-            tuple(message.log.chunk_crc32c),
-            message.log.chunk_bytes,
-        )
+        log = _log_from_proto(message.log)
     return CopyDigests(log, dict(items_from_proto(message.indexes, "indexes", _index_from_proto)))
 
 
 def _index_from_proto(message: pb.IndexDigest) -> tuple[IndexType, FileDigest]:
     return index_type.from_proto(message.index_type, "index_type"), _file_from_proto(message.whole)
+
+
+def _log_to_proto(digest: LogDigest) -> pb.LogDigest:
+    return pb.LogDigest(
+        whole=_file_to_proto(digest.whole),
+        chunk_bytes=digest.chunk_bytes,
+        chunk_crc32c=digest.chunk_crc32c,
+    )
+
+
+def _log_from_proto(message: pb.LogDigest) -> LogDigest:
+    crcs = tuple(message.chunk_crc32c)
+    return LogDigest(_file_from_proto(message.whole), crcs, message.chunk_bytes)
 
 
 def _file_to_proto(digest: FileDigest) -> pb.FileDigest:

@@ -70,6 +70,15 @@ class ServedCall:
             size = len(message) if isinstance(message, bytes) else message.ByteSize()
             self.permit.rate.take(size, self.is_active)
 
+    def charge_bytes(self, size_bytes: int) -> None:
+        """Charge the caller's rate for bytes that the caller reads elsewhere; never wait.
+
+        Raises:
+            ThrottledError: the rate is used up.
+        """
+        if self.permit is not None and self.permit.rate is not None:
+            self.permit.rate.charge(size_bytes)
+
     def wait_for_peer(self) -> None:
         self.waiting_since = time.monotonic()
 

@@ -231,7 +231,12 @@ def one_call(
         except UnauthenticatedError as e:
             identity, refusal = UNAUTHENTICATED, e
     call = Call(
-        identity, _request_id(context), served.is_active, served.left_s, served.require_topic
+        identity,
+        _request_id(context),
+        served.is_active,
+        served.left_s,
+        served.require_topic,
+        served.charge_bytes,
     )
     with serving(call):
         code, why = grpc.StatusCode.OK, ""

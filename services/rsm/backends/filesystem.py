@@ -20,6 +20,7 @@ from services.api.errors import (
 from services.rsm.backends.protocol import (
     MAX_SMALL_OBJECT_BYTES,
     Part,
+    SignedUrl,
     StoredObject,
     Upload,
     UploadedPart,
@@ -115,6 +116,9 @@ class FilesystemStorage:
             require_reaches(end, os.fstat(file.fileno()).st_size, what)
             file.seek(start)
             yield from read_chunks(file.read, end - start + 1, what)
+
+    def presign(self, key: str, valid_s: int) -> SignedUrl | None:
+        return None
 
     def list_keys(self, prefix: str) -> Iterator[str]:
         return (key for key in self._names(prefix) if _MARK not in key)

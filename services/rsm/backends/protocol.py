@@ -110,6 +110,14 @@ class UploadedPart:
     crc32c: int
 
 
+@dataclass(frozen=True, slots=True)
+class SignedUrl:
+    """A URL with which anybody can read one object; a secret."""
+
+    url: str = field(repr=False)
+    valid_s: int
+
+
 class NoAnswerError(Exception):
     """Mark an error after which the request may have taken effect, or may yet do so.
 
@@ -195,6 +203,14 @@ class StorageBackend(Protocol):
                 written.
             RetriableRemoteStorageError: fewer bytes arrived than the store has.
             RemoteStorageError: the store sent something other than this range.
+        """
+        ...
+
+    def presign(self, key: str, valid_s: int) -> SignedUrl | None:
+        """Return a URL that reads an object for at most `valid_s`; None if this store has none.
+
+        It is valid for less if the credentials that sign it expire earlier. Sends no request for
+        the object, which need not exist.
         """
         ...
 

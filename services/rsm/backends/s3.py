@@ -3,8 +3,10 @@
 import logging
 import secrets
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from datetime import timedelta
 from http import HTTPStatus
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from crc32c import crc32c
 from minio import Minio
@@ -23,6 +25,7 @@ from services.rsm.active_copies import Waiting
 from services.rsm.backends.protocol import (
     MAX_SMALL_OBJECT_BYTES,
     Part,
+    SignedUrl,
     StoredObject,
     Upload,
     UploadedPart,
@@ -101,6 +104,15 @@ class S3Storage:
             target.endpoint,
             credentials=target.credentials,
             secure=target.secure,
+            region=target.region,
+            http_client=http,
+        )
+        # Only signs: a signature covers the host, which readers may reach by another name.
+        public = urlsplit(target.public_url)
+        self._public_client = Minio(
+            public.netloc,
+            credentials=target.credentials,
+            secure=public.scheme == "https",
             region=target.region,
             http_client=http,
         )
@@ -184,6 +196,18 @@ class S3Storage:
             yield from read_body(response, end - start + 1, what)
         finally:
             _release(response)
+
+    def presign(self, key: str, valid_s: int) -> SignedUrl | None:
+        left_s = self._target.credentials.left_s()
+        if left_s < 1:
+            raise RetriableRemoteStorageError(
+                "the S3 credentials expire in less than a second, so no URL can be signed; retry"
+            )
+        valid_s = int(min(valid_s, left_s))
+        url = self._public_client.presigned_get_object(
+            self._bucket, key, expires=timedelta(seconds=valid_s)
+        )
+        return SignedUrl(url, valid_s)
 
     def list_keys(self, prefix: str) -> Iterator[str]:
         for item in self._list(prefix):

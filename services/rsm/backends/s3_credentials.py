@@ -7,6 +7,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from threading import Lock
 from xml.etree import ElementTree
@@ -58,6 +59,14 @@ class StoreCredentials(Provider):
         Raises:
             RetriableRemoteStorageError: there are none at present.
         """
+
+    def left_s(self) -> float:
+        """Return for how long the present credentials are valid, s; infinite if nobody knows.
+
+        Raises:
+            RetriableRemoteStorageError: as retrieve.
+        """
+        return inf
 
     @abstractmethod
     def renew(self, refused: Credentials) -> bool:
@@ -204,6 +213,10 @@ class SdkCredentials(StoreCredentials):
             return present
         finally:
             self._lock.release()
+
+    def left_s(self) -> float:
+        expires_s = _expires_s(self.retrieve())
+        return inf if expires_s is None else expires_s - self._now_s()
 
     def renew(self, refused: Credentials) -> bool:
         with self._lock:

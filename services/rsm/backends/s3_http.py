@@ -100,6 +100,7 @@ class S3Target:
 
     Attributes:
         endpoint: HOST:PORT.
+        public_endpoint: URL of the store as clients reach it; empty if RSM's own address serves.
         sign_payload: sign the sha256 of a body. Otherwise only a crc32c protects the body, and an
             intermediary could change both.
     """
@@ -110,6 +111,12 @@ class S3Target:
     bucket: str
     credentials: StoreCredentials
     sign_payload: bool
+    public_endpoint: str = ""
+
+    @property
+    def public_url(self) -> str:
+        """Return the URL of the store, without a bucket, for clients."""
+        return self.public_endpoint or f"{'https' if self.secure else 'http'}://{self.endpoint}"
 
     @property
     def url(self) -> str:

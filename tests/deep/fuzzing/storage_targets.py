@@ -46,7 +46,9 @@ def running_rsm(directory: Path) -> Iterator[Target]:
     objects = directory / "objects"
     objects.mkdir(parents=True)
     settings = RsmSettings(backend="filesystem", directory=objects)
-    with closing(build_manager(settings)) as manager:
+    # Without URLs, as such a store is, but asked for them: the settings forbid it.
+    asked = settings.model_copy(update={"direct_reads": True})
+    with closing(build_manager(asked)) as manager:
 
         def add(server: grpc.Server) -> None:
             add_to_server(manager, server)

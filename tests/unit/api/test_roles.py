@@ -81,6 +81,7 @@ def test_only_a_deleter_or_sweeper_deletes_and_only_a_reader_reads_records() -> 
     rsm, rlmm, rlm = "RemoteStorageManager", "RemoteLogMetadataManager", "RemoteLogManager"
     update = f"{rlmm}/UpdateRemoteLogSegmentMetadata"
     assert may(f"{rsm}/FetchLogSegment") == may(f"{rlm}/Fetch") == {Role.READER}
+    assert may(f"{rsm}/OpenLogSegment") == {Role.READER}
     assert may(f"{rsm}/DeleteLogSegmentData") == {Role.DELETER}
     for delete in (f"{update}Batch", update):
         assert may(delete, "DELETE_SEGMENT_STARTED") == {Role.DELETER, Role.SWEEPER}

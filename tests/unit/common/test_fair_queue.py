@@ -9,7 +9,7 @@ from threading import Event
 import pytest
 
 from services.api.errors import RetriableRemoteStorageError, ThrottledError
-from services.common.fair_queue import FairQueue, Slot, TokenBucket
+from services.common.fair_queue import MOST_CHARGED_S, FairQueue, Slot, TokenBucket
 from tests.harness.eventually import eventually
 
 
@@ -276,6 +276,23 @@ def test_a_forced_amount_is_made_up_for_by_later_callers(clock: Clock) -> None:
     assert clock.now_s == 1000.0
     limit.take(1)
     assert clock.now_s == pytest.approx(1002.0, abs=0.2)
+
+
+def test_a_charge_is_paid_by_later_callers_and_is_refused_while_one_is_unpaid(clock: Clock) -> None:
+    limit = bucket(clock, 10.0)
+    limit.charge(20)
+    with pytest.raises(ThrottledError, match=r"too many requests per second; retry in 2 s"):
+        limit.charge(20)
+    assert clock.now_s == 1000.0
+    limit.take(1)
+    assert clock.now_s == pytest.approx(1002.0, abs=0.2)
+
+
+def test_a_charge_stops_others_for_a_bounded_time(clock: Clock) -> None:
+    limit = bucket(clock, 10.0)
+    limit.charge(1_000_000)
+    limit.take(1)
+    assert clock.now_s == pytest.approx(1000.0 + MOST_CHARGED_S, abs=0.2)
 
 
 def test_amounts_of_many_threads_pass_in_order_and_are_all_counted(

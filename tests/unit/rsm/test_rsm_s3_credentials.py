@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from math import inf
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from minio.credentials.credentials import Credentials
@@ -10,6 +12,8 @@ from minio.credentials.providers import Provider
 
 from services.api.errors import RetriableRemoteStorageError
 from services.common.secret_file import MAX_SECRET_BYTES, SecretFileError, read_secret
+from services.rsm.active_copies import Waiting
+from services.rsm.backends.s3 import S3Storage, http_pool
 from services.rsm.backends.s3_credentials import (
     RECHECK_S,
     REFRESH_AHEAD_S,
@@ -17,7 +21,9 @@ from services.rsm.backends.s3_credentials import (
     SETTLED_S,
     FileCredentials,
     SdkCredentials,
+    StoreCredentials,
 )
+from services.rsm.backends.s3_http import S3Target
 from services.rsm.factory import build_backend
 from services.rsm.settings import RsmSettings
 
@@ -133,6 +139,52 @@ class Source(Provider):
 def from_source(source: Source) -> tuple[SdkCredentials, Callable[[], str]]:
     held = SdkCredentials("the STS", lambda: source, source.clock.time)
     return held, lambda: held.retrieve().access_key
+
+
+def test_how_long_keys_are_valid_is_known_of_temporary_ones_only(
+    clock: Clock, held: FileCredentials
+) -> None:
+    temporary, _ = from_source(Source(clock, 3_600.0))
+    assert temporary.left_s() == 3_600.0
+    clock.now_s += 600
+    assert temporary.left_s() == 3_000.0
+    lasting, _ = from_source(Source(clock, None))
+    assert (lasting.left_s(), held.left_s()) == (inf, inf)
+
+
+class ShortLived(StoreCredentials):
+    """Keys that are valid for so many seconds more, whenever they are asked for."""
+
+    def __init__(self, left_s: float) -> None:
+        self._left_s = left_s
+
+    def retrieve(self) -> Credentials:
+        return Credentials("key", "secret", "session-token")
+
+    def left_s(self) -> float:
+        return self._left_s
+
+    def renew(self, refused: Credentials) -> bool:
+        return False
+
+
+def store_with(credentials: StoreCredentials) -> S3Storage:
+    target = S3Target("127.0.0.1:1", False, "eu", "bucket", credentials, sign_payload=True)
+    return S3Storage(http_pool(1, 1_000, 1_000, 0, Waiting()), target)
+
+
+def test_a_url_does_not_outlive_the_keys_that_sign_it() -> None:
+    signed = store_with(ShortLived(12.9)).presign("key", 300)
+    assert signed is not None
+    query = parse_qs(urlsplit(signed.url).query)
+    assert (signed.valid_s, query["X-Amz-Expires"]) == (12, ["12"])
+    assert query["X-Amz-Security-Token"] == ["session-token"]
+    assert "Signature" not in repr(signed)
+
+
+def test_keys_that_expire_now_sign_nothing() -> None:
+    with pytest.raises(RetriableRemoteStorageError, match="expire in less than a second"):
+        store_with(ShortLived(0.9)).presign("key", 300)
 
 
 @pytest.mark.parametrize(("life_s", "ahead_s"), [(3_600.0, REFRESH_AHEAD_S), (60.0, 15.0)])
