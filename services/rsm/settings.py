@@ -324,6 +324,9 @@ class RegisteredLocation(BaseModel):
             raise ValueError(f'backend = "{self.backend}" also needs {", ".join(missing)}')
         if (self.access_key_file is None) != (self.secret_key_file is None):
             raise ValueError("access_key_file and secret_key_file go together")
+        for name in ("directory", "access_key_file", "secret_key_file"):
+            if "\0" in str(getattr(self, name)):
+                raise ValueError(f"{name} has a NUL character")
         return self
 
 
@@ -386,11 +389,13 @@ def _read(path: Path, what: str) -> list[RegisteredLocation]:
         if len(content) > _MAX_REGISTRY_BYTES:
             raise SystemExit(f"{what}: has over {_MAX_REGISTRY_BYTES} bytes, so it is no registry")
         document = tomllib.loads(content.decode())
-        return _LocationsFile.model_validate(document).location
     except OSError as e:
         raise SystemExit(f"{what}: {e.strerror}") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+    except (ValueError, RecursionError) as e:
+        # A ValueError also for a number of thousands of digits.
         raise SystemExit(f"{what}: not TOML: {e}") from e
+    try:
+        return _LocationsFile.model_validate(document).location
     except ValidationError as e:
         complaints = e.errors(include_input=False)
         raise SystemExit(

@@ -9,12 +9,14 @@ import sys
 import threading
 from collections.abc import Iterator
 
+import grpc
 import psutil
 import pytest
 
 from services.local.postgres import EmbeddedPostgres
-from tests.deep.fuzzing.calling import METHODS
+from tests.deep.fuzzing.calling import METHODS, call_with_bytes
 from tests.deep.fuzzing.campaign import Target, fuzz
+from tests.deep.fuzzing.rules import reason_of
 from tests.deep.fuzzing.storage_targets import running_rlm, running_rsm
 from tests.deep.fuzzing.targets import running_rlmm_target
 from tests.harness.eventually import eventually
@@ -76,6 +78,19 @@ def test_what_is_refused_is_refused_in_our_words_and_changes_nothing(
     sys.stdout.write(f"{tally}\n")
     assert not tally.is_served or tally.share_beyond_validation >= LEAST_BEYOND_VALIDATION[service]
     assert target.is_ready()
+
+
+@pytest.mark.parametrize("service", METHODS)
+def test_bytes_that_are_no_message_are_refused_in_our_words(
+    request: pytest.FixtureRequest, service: str
+) -> None:
+    target: Target = request.getfixturevalue(service)
+    for method in METHODS[service]:
+        for content in (b"\xff\xff", b"\x0a\x7f"):
+            answer = call_with_bytes(target.channel, method, content)
+            assert answer.code is grpc.StatusCode.INVALID_ARGUMENT, method.name
+            assert answer.status is not None, method.name
+            assert reason_of(answer.status) == "INVALID_REQUEST"
 
 
 def test_refused_copies_leave_no_thread_and_no_open_file(rsm: Target) -> None:

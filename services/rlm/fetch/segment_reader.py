@@ -80,6 +80,8 @@ def batches_from(
 
 def _is_true(segment: SegmentBytes, entry: IndexEntry) -> bool:
     last_offset, position = entry
+    if position < 0:
+        return False
     batches = walk_batches(
         segment.window, position, segment.end_position, segment.base_offset, verify=False
     )

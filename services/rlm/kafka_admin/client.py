@@ -284,9 +284,9 @@ class KafkaAdmin:
                     broker.ask(stable_offsets_of(some, epochs, self._timeout_s))
                     for some in batches(sorted(epochs), MAX_PARTITIONS_A_REQUEST)
                 ]
+            return stable_offsets(answers, epochs)
         except Exception as e:  # the library documents no exceptions
             raise ClusterUnreachableError(f"{server}: {self._reason(e)}") from e
-        return stable_offsets(answers, epochs)
 
     def _first_answer(self, topics: Collection[str], *, with_policies: bool) -> PolicyView:
         options = self._options()
@@ -296,11 +296,12 @@ class KafkaAdmin:
                 answers, described = self._ask(
                     server, sorted(set(topics)), options, with_policies=with_policies
                 )
-                view = PolicyView(_view(answers), described)
+                view = PolicyView(cluster_view(answers), described)
+                addresses = broker_addresses(answers[-1])
             except Exception as e:  # noqa: BLE001 - the library documents no exceptions
                 failures.append(f"{server}: {self._reason(e)}")
                 continue
-            self._brokers = _addresses(answers[-1])
+            self._brokers = addresses
             return view
         raise ClusterUnreachableError("; ".join(failures))
 
@@ -368,7 +369,7 @@ def _policies_of(topics: Sequence[str]) -> Any:
     )
 
 
-def _view(answers: Sequence[Any]) -> ClusterView:
+def cluster_view(answers: Sequence[Any]) -> ClusterView:
     """Join the answers into one view.
 
     Raises:
@@ -427,7 +428,7 @@ def _partition(answer: Any) -> PartitionView:
     return PartitionView(answer.leader_id, None if epoch < 0 else epoch, replicas)
 
 
-def _addresses(answer: Any) -> dict[int, str]:
+def broker_addresses(answer: Any) -> dict[int, str]:
     """Read the brokers' addresses, by their ids."""
     return {
         broker.node_id: f"[{broker.host}]:{broker.port}"

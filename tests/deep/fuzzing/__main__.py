@@ -4,19 +4,18 @@
         [--service NAME] [--rpc NAME] [--examples M] [--parser NAME]
 
 RPCs get half of the time. They are called in rounds, each with another seed. Each parser gets an
-equal share of the other half, guided by coverage if atheris is installed. Prints what was done, and
-exits with 1 if an answer or a parser did anything that it does not document. Seed and examples of a
-round show its finding again; an input of a parser that was a finding is in build/fuzz/found.
+equal share of the other half, at least two seconds, guided by coverage if atheris is installed.
+Prints a line every five seconds and the counts at the end, and exits with 1 if an answer or a
+parser did anything that it does not document. Seed and examples of a round show its finding again;
+an input of a parser that was a finding is in build/fuzz/found.
 """
 
 import argparse
 import random
-import re
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,12 +27,13 @@ from services.local.postgres import EmbeddedPostgres
 from services.rlmm import schema
 from tests.deep.fuzzing.calling import METHODS
 from tests.deep.fuzzing.campaign import Tally, Target, fuzz
+from tests.deep.fuzzing.parser_runs import run_parser
+from tests.deep.fuzzing.progress import Progress, print_line
 from tests.deep.fuzzing.storage_targets import running_rlm, running_rsm
 from tests.deep.fuzzing.targets import running_rlmm_target
 from tests.harness.parsers.all_targets import TARGETS as PARSERS
 
 _LEAST_S = 2
-_DONE = re.compile(r"^#(\d+)\s+DONE\s+cov: (\d+)", re.MULTILINE)
 
 
 def main() -> int:
@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--parser", choices=sorted(PARSERS))
     arguments = parser.parse_args()
     share_s = arguments.seconds if arguments.only else arguments.seconds / 2
-    failed = False
+    findings = 0
     if arguments.only != "parsers":
         methods = [
             (service, method)
@@ -55,37 +55,45 @@ def main() -> int:
             for method in methods
             if arguments.service in (None, service) and arguments.rpc in (None, method.name)
         ]
-        failed |= _fuzz_rpcs(methods, arguments.seed, share_s, arguments.examples)
+        findings += _fuzz_rpcs(methods, arguments.seed, share_s, arguments.examples)
     if arguments.only != "rpcs":
         names = [arguments.parser] if arguments.parser else list(PARSERS)
-        failed |= _fuzz_parsers(names, arguments.seed, share_s)
-    return 1 if failed else 0
+        findings += _fuzz_parsers(names, arguments.seed, share_s)
+    return 1 if findings else 0
 
 
 def _fuzz_rpcs(
     methods: Sequence[tuple[str, MethodDescriptor]], seed: int, seconds: float, examples: int
-) -> bool:
-    """Call the RPCs in rounds; return whether one did what it must not."""
+) -> int:
+    """Call the RPCs in rounds until one does what it must not; return the number of findings."""
     tallies: dict[str, Tally] = defaultdict(Tally)
-    failed, ends = False, monotonic() + seconds
-    with tempfile.TemporaryDirectory(prefix="sediment-fuzzing-") as name:
+    findings, ends = 0, monotonic() + seconds
+    with ExitStack() as cleanup:
+        cleanup.enter_context(
+            Progress(lambda: f"RPCs, seed {seed}: {_calls(tallies):,} calls of {len(tallies)} RPCs")
+        )
+        name = cleanup.enter_context(tempfile.TemporaryDirectory(prefix="sediment-fuzzing-"))
         directory = Path(name)
         directory.chmod(0o711)  # PostgreSQL runs as a user of its own
-        with EmbeddedPostgres(directory / "postgres") as postgres:
-            while monotonic() < ends and not failed:
-                _print(f"seed {seed}")
-                # Databases for each round: digests of small ones are quick.
-                with ExitStack() as running:
-                    targets = _targets(running, postgres, directory / str(seed), seed)
-                    # In another order each time: a round may be cut short.
-                    for service, method in random.Random(seed).sample(methods, len(methods)):
-                        if monotonic() >= ends:
-                            break
-                        failed |= _fuzz_rpc(targets[service], method, seed, examples, tallies)
-                seed += 1
-    for name, tally in tallies.items():
-        _print(f"{name}: {tally}")
-    return failed
+        postgres = cleanup.enter_context(EmbeddedPostgres(directory / "postgres"))
+        while monotonic() < ends and not findings:
+            # Databases for each round: digests of small ones are quick.
+            with ExitStack() as running:
+                targets = _targets(running, postgres, directory / str(seed), seed)
+                # In another order each time: a round may be cut short.
+                for service, method in random.Random(seed).sample(methods, len(methods)):
+                    if monotonic() >= ends:
+                        break
+                    findings += _fuzz_rpc(targets[service], method, seed, examples, tallies)
+            seed += 1
+    for name, tally in sorted(tallies.items()):
+        print_line(f"{name}: {tally}")
+    print_line(f"RPCs: {_calls(tallies):,} calls of {len(tallies)} RPCs, {findings} findings")
+    return findings
+
+
+def _calls(tallies: Mapping[str, Tally]) -> int:
+    return sum(tally.calls for tally in list(tallies.values()))
 
 
 def _targets(
@@ -108,48 +116,37 @@ def _fuzz_rpc(
     examples: int,
     tallies: dict[str, Tally],
 ) -> bool:
+    name = f"{method.containing_service.name}.{method.name}"
     try:
-        tally = fuzz(target, method, seed, examples)
-        tallies[method.name].codes.update(tally.codes)
+        fuzz(target, method, seed, examples, tallies[name])
         assert target.is_ready(), "the service does not serve any more"
     except Exception as e:  # noqa: BLE001 - printed, and the others go on
         notes = "\n".join(getattr(e, "__notes__", []))
-        _print(f"{method.name}: {type(e).__name__}: {e}\n{notes}")
+        again = f"--rpc {method.name} --seed {seed} --examples {examples}"
+        print_line(f"FOUND {method.name} ({again}): {type(e).__name__}: {e}\n{notes}")
         return True
     return False
 
 
-def _fuzz_parsers(names: Sequence[str], seed: int, seconds: float) -> bool:
-    """Fuzz each parser in a process of its own; return whether one did what it must not."""
+def _fuzz_parsers(names: Sequence[str], seed: int, seconds: float) -> int:
+    """Fuzz each parser in a process of its own; return the number of findings."""
     if find_spec("atheris") is None:
-        _print(
+        print_line(
             "atheris is not installed (it has wheels for Linux on x86_64): parsers are not fuzzed "
-            "by coverage; `make test-deep` tries random inputs"
+            "by coverage; `make test-unit` tries random inputs"
         )
-        return False
+        return 0
     each_s = max(_LEAST_S, int(seconds / len(names)))
-    failed = False
+    runs, findings = 0, 0
     for name in names:
-        command = [sys.executable, "-m", "tests.deep.fuzzing.guided", name]
-        done = subprocess.run(
-            [*command, "--seconds", str(each_s), "--seed", str(seed % 2**31 or 1)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        figures = _DONE.search(done.stderr)
-        runs, edges = figures.groups() if figures else ("?", "?")
-        found = [line for line in done.stderr.splitlines() if line.startswith("FOUND")]
-        _print(f"{name}: {runs} runs, {edges} edges, {len(found)} findings")
-        if found or done.returncode:
-            failed = True
-            _print("\n".join(found) or done.stderr[-2_000:])
-    return failed
-
-
-def _print(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+        run = run_parser(name, seed % 2**31 or 1, each_s)
+        print_line(str(run))
+        if not run.is_clean:
+            print_line("\n".join(run.findings) or run.failure)
+        runs += run.runs
+        findings += max(len(run.findings), not run.is_clean)
+    print_line(f"parsers: {runs:,} runs of {len(names)} parsers, {findings} findings")
+    return findings
 
 
 if __name__ == "__main__":

@@ -43,7 +43,16 @@ class Answer:
 
 
 def call(channel: grpc.Channel, method: MethodDescriptor, requests: Sequence[Message]) -> Answer:
-    """Send the one request, or all of them where the method takes a stream."""
+    """Send the one request, or all of them if the method takes a stream."""
+    return _call(channel, method, [each.SerializeToString() for each in requests])
+
+
+def call_with_bytes(channel: grpc.Channel, method: MethodDescriptor, content: bytes) -> Answer:
+    """Send one message of any bytes."""
+    return _call(channel, method, [content])
+
+
+def _call(channel: grpc.Channel, method: MethodDescriptor, requests: Sequence[bytes]) -> Answer:
     sent = iter(requests) if method.client_streaming else requests[0]
     try:
         answered = _callable(channel, method)(sent, timeout=_DEADLINE_S)
@@ -63,7 +72,6 @@ def _callable(channel: grpc.Channel, method: MethodDescriptor) -> Any:
     }
     return makers[method.client_streaming, method.server_streaming](
         f"/{method.containing_service.full_name}/{method.name}",
-        request_serializer=lambda message: message.SerializeToString(),
         response_deserializer=GetMessageClass(method.output_type).FromString,
     )
 

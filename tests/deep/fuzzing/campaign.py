@@ -77,26 +77,36 @@ class Tally:
     @property
     def share_beyond_validation(self) -> float:
         """Of the calls, those that were judged by what is stored."""
-        return sum(self.codes[code] for code in _BEYOND_VALIDATION) / self.calls
+        return sum(self.codes[code] for code in _BEYOND_VALIDATION) / max(self.calls, 1)
 
     @property
     def share_ok(self) -> float:
-        return self.codes[grpc.StatusCode.OK] / self.calls
+        return self.codes[grpc.StatusCode.OK] / max(self.calls, 1)
 
     def __str__(self) -> str:
         codes = ", ".join(f"{count} {code.name}" for code, count in self.codes.most_common())
         return f"{self.share_beyond_validation:.0%} beyond validation of {self.calls}: {codes}"
 
 
-def fuzz(target: Target, method: MethodDescriptor, seed_: int, examples: int) -> Tally:
+def fuzz(
+    target: Target,
+    method: MethodDescriptor,
+    seed_: int,
+    examples: int,
+    tally: Tally | None = None,
+) -> Tally:
     """Ask for `examples` things about a world of this seed's own.
+
+    Args:
+        tally: counts the calls while they are made, with those before; None for a new one.
 
     Raises:
         AssertionError: an answer was not what it should be; hypothesis shows the smallest request
             that it found.
     """
     world = target.make_world(f"{method.name} {seed_}")
-    tally = Tally()
+    tally = Tally() if tally is None else tally
+    codes = tally.codes
 
     @seed(seed_)
     @settings(
@@ -108,7 +118,7 @@ def fuzz(target: Target, method: MethodDescriptor, seed_: int, examples: int) ->
     @given(_requests(method, world))
     def ask(asked: Asked) -> None:
         answer = _ask(target, method, asked.requests)
-        tally.codes[answer.code] += 1
+        codes[answer.code] += 1
         _require_next_page(target, method, asked.requests, answer)
 
     ask()

@@ -2,12 +2,14 @@
 
     python -m tests.deep.fuzzing.guided TARGET --seconds S --seed N
 
-Keeps inputs that reach new code in build/fuzz/corpus/TARGET, so that the next run goes on from
-there. Writes each input that raised an undocumented error to build/fuzz/found/TARGET, one for each
-line of code that raised, and exits with 1 if there is one.
+Begins with the target's seeds and the inputs in tests/data/fuzzing/TARGET. Keeps inputs that reach
+new code in build/fuzz/corpus/TARGET, so that the next run goes on from there. Writes each input
+that raised an undocumented error to build/fuzz/found/TARGET, one for each line of code that raised,
+and exits with 1 if there is one.
 """
 
 import argparse
+import logging
 import sys
 import traceback
 from hashlib import sha256
@@ -19,8 +21,10 @@ with atheris.instrument_imports(include=["services"]):
     from tests.harness.parsers.all_targets import TARGETS
     from tests.harness.parsers.target import LONGEST_INPUT_BYTES, Target
 
-BUILD = Path(__file__).parents[3] / "build" / "fuzz"
-_LONGEST_INPUT_S = 10
+_ROOT = Path(__file__).parents[3]
+BUILD = _ROOT / "build" / "fuzz"
+_EARLIER_FINDINGS = _ROOT / "tests" / "data" / "fuzzing"
+_LONGEST_INPUT_S = 30
 _MOST_MEMORY_MIB = 2_048
 
 
@@ -71,7 +75,8 @@ def main() -> None:
     target = TARGETS[arguments.target]
     corpus = BUILD / "corpus" / target.name
     corpus.mkdir(parents=True, exist_ok=True)
-    for seed in target.seeds():
+    earlier = (path.read_bytes() for path in (_EARLIER_FINDINGS / target.name).glob("*"))
+    for seed in (*target.seeds(), *earlier):
         (corpus / sha256(seed).hexdigest()[:16]).write_bytes(seed)
     found = BUILD / "found" / target.name
     options = [
@@ -88,6 +93,7 @@ def main() -> None:
         str(corpus),
     ]
     found.mkdir(parents=True, exist_ok=True)
+    logging.disable()  # A line for each refused input would take most of the time.
     atheris.Setup([sys.argv[0], *options], Findings(target, found).try_input)
     atheris.Fuzz()
 

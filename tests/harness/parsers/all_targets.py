@@ -1,14 +1,27 @@
 """List the targets of all parsers by name."""
 
-from tests.harness.parsers import of_access, of_logs, of_messages, of_records, of_stores
+from tests.harness.parsers import (
+    of_access,
+    of_brokers,
+    of_fetches,
+    of_logs,
+    of_messages,
+    of_records,
+    of_settings,
+    of_stores,
+)
 
 TARGETS = {
     target.name: target
-    for target in (
-        *of_logs.TARGETS,
-        *of_stores.TARGETS,
-        *of_messages.TARGETS,
-        *of_records.TARGETS,
-        *of_access.TARGETS,
+    for targets in (
+        of_logs,
+        of_fetches,
+        of_brokers,
+        of_stores,
+        of_messages,
+        of_records,
+        of_access,
+        of_settings,
     )
+    for target in targets.TARGETS
 }

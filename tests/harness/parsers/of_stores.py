@@ -109,7 +109,7 @@ class _Pool(HTTPConnectionPool):
         return self._answer.urlopen(method, url, **named)
 
 
-class _Pools(PoolManager):
+class Pools(PoolManager):
     def __init__(self, answer: OneAnswer) -> None:
         super().__init__(retries=Retry(0))
         self._answer = answer
@@ -158,7 +158,7 @@ def storage_over(answer: OneAnswer) -> S3Storage:
     """Return a storage that gets the answer to each of its requests."""
     keys = FixedCredentials(Credentials("key", "secret"))
     target = S3Target("store:1", False, "us-east-1", "bucket", keys, False)
-    return S3Storage(_Pools(answer), target)
+    return S3Storage(Pools(answer), target)
 
 
 _XML = b"content-type: application/xml\n\n<?xml version='1.0' encoding='UTF-8'?>"

@@ -22,7 +22,7 @@ class Target:
 
     name: str
     parse: Callable[[bytes], object]
-    refusals: tuple[type[Exception], ...]
+    refusals: tuple[type[BaseException], ...]
     seeds: Callable[[], Sequence[bytes]]
 
     def __str__(self) -> str:
