@@ -9,6 +9,8 @@ from typing import Generic, TypeVar
 
 from prometheus_client import Counter, Gauge
 
+from services.common.bounded_file import read_bounded
+
 POLL_INTERVAL_S = 1.0
 MAX_FILE_BYTES = 1024 * 1024
 
@@ -101,16 +103,10 @@ class ReloadedFile(Generic[T]):
 
     def _read(self) -> bytes:
         try:
-            with self._path.open("rb") as file:
-                content = file.read(MAX_FILE_BYTES + 1)
+            return read_bounded(self._path, MAX_FILE_BYTES)
         except OSError as e:
             reason = e.strerror or type(e).__name__
             raise FileError(f"{self._name} file {self._path}: cannot be read: {reason}") from e
-        if len(content) > MAX_FILE_BYTES:
-            raise FileError(
-                f"{self._name} file {self._path}: has more than {MAX_FILE_BYTES:,} bytes"
-            )
-        return content
 
     def _parsed(self, content: bytes) -> T:
         try:

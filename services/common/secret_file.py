@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from services.common.bounded_file import read_bounded
+
 MAX_SECRET_BYTES = 64 * 1024
 
 
@@ -16,12 +18,9 @@ def read_secret(path: Path) -> str:
         SecretFileError: the file cannot be read, is not UTF-8, is empty or too large.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_SECRET_BYTES + 1)
+        content = read_bounded(path, MAX_SECRET_BYTES)
     except OSError as e:
         raise SecretFileError(f"{path}: cannot be read: {e.strerror or type(e).__name__}") from None
-    if len(content) > MAX_SECRET_BYTES:
-        raise SecretFileError(f"{path}: has over {MAX_SECRET_BYTES} bytes, so it is no secret")
     try:
         secret = content.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError:

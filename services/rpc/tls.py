@@ -12,6 +12,8 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
+from services.common.bounded_file import MAX_PEM_BYTES, read_bounded
+
 POLL_INTERVAL_S = 1.0
 _log = logging.getLogger("sediment.tls")
 
@@ -117,7 +119,7 @@ class ReloadedTls:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bounded(path, MAX_PEM_BYTES)
     except OSError as e:
         raise TlsFileError(f"{path}: cannot be read: {e.strerror or type(e).__name__}") from e
 

@@ -17,6 +17,7 @@ from pydantic import (
 )
 from pydantic_settings import SettingsConfigDict
 
+from services.common.bounded_file import read_bounded
 from services.common.settings import ServiceSettings
 from services.rsm.verification import VerifyReads
 
@@ -384,11 +385,7 @@ _MAX_REGISTRY_BYTES = 1024 * 1024
 
 def _read(path: Path, what: str) -> list[RegisteredLocation]:
     try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_REGISTRY_BYTES + 1)
-        if len(content) > _MAX_REGISTRY_BYTES:
-            raise SystemExit(f"{what}: has over {_MAX_REGISTRY_BYTES} bytes, so it is no registry")
-        document = tomllib.loads(content.decode())
+        document = tomllib.loads(read_bounded(path, _MAX_REGISTRY_BYTES).decode())
     except OSError as e:
         raise SystemExit(f"{what}: {e.strerror}") from e
     except (ValueError, RecursionError) as e:

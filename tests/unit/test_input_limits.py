@@ -11,9 +11,12 @@ import pytest
 from services.api.errors import CorruptSegmentError, InvalidRequestError
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
+from services.common.client_security import ClientSecurity
 from services.common.secret_file import SecretFileError, read_secret
+from services.local.certificates import CertificateAuthority
 from services.rlm.fetch.index_cache import IndexFileLimits, IndexFiles, RemoteIndexCache
 from services.rlm.kafka_admin.deleted_topics import read_cluster_id
+from services.rlm.kafka_admin.security import KafkaSecurity, KafkaSecurityError, SecurityProtocol
 from services.rlm.kafka_log.checkpoints import (
     HIGH_WATERMARKS,
     META_PROPERTIES,
@@ -30,6 +33,8 @@ from services.rlm.kafka_log.partition_dir import (
     read_producer_snapshot,
     read_side_file,
 )
+from services.rpc.client.channel import open_channel
+from services.rpc.tls import TlsFileError, TlsFiles, read_tls
 from services.rsm.factory import build_locations
 from services.rsm.layout import CustomMetadata
 from services.rsm.settings import RsmSettings
@@ -93,8 +98,43 @@ def test_a_huge_registry_of_locations_is_refused(tmp_path: Path) -> None:
 
 def test_a_huge_secret_is_refused(tmp_path: Path) -> None:
     path = huge(tmp_path / "password")
-    with little_memory(), pytest.raises(SecretFileError, match=f"{path}: has over 65536 bytes"):
+    with little_memory(), pytest.raises(SecretFileError, match=f"^{path}: cannot be read: has over 65536 bytes$"):
         read_secret(path)
+
+
+@pytest.mark.parametrize("which", ["certificate", "key", "ca"])
+def test_a_huge_file_for_tls_is_refused(tmp_path: Path, which: str) -> None:
+    authority = CertificateAuthority(tmp_path)
+    own = authority.issue("own")
+    files = TlsFiles(own.certificate, own.key, authority.certificate)
+    path = huge(getattr(files, which))
+    too_large = f"^{path}: cannot be read: has over 1048576 bytes$"
+    with little_memory(), pytest.raises(TlsFileError, match=too_large):
+        read_tls(files)
+
+
+def test_a_huge_token_is_refused(tmp_path: Path) -> None:
+    ca = CertificateAuthority(tmp_path).certificate
+    path = huge(tmp_path / "token")
+    too_large = f"^token file {path}: cannot be read: has over 65536 bytes$"
+    with little_memory(), pytest.raises(InvalidRequestError, match=too_large):
+        open_channel("localhost:1", ClientSecurity(ca=ca, token=path))
+
+
+@pytest.mark.parametrize("which", ["ssl_ca_file", "ssl_certificate_file", "ssl_key_file"])
+def test_a_huge_file_for_kafka_is_refused(tmp_path: Path, which: str) -> None:
+    authority = CertificateAuthority(tmp_path)
+    own = authority.issue("own")
+    security = KafkaSecurity(
+        SecurityProtocol.SSL,
+        ssl_ca_file=authority.certificate,
+        ssl_certificate_file=own.certificate,
+        ssl_key_file=own.key,
+    )
+    path = huge(getattr(security, which))
+    too_large = f"RLM_KAFKA_{which.upper()}: {path}: cannot be read: has over 1048576 bytes"
+    with little_memory(), pytest.raises(KafkaSecurityError, match=too_large):
+        security.connection_options()
 
 
 def test_huge_custom_metadata_is_refused() -> None:

@@ -7,6 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from services.common.bounded_file import MAX_PEM_BYTES, read_bounded
 from services.common.secret_file import SecretFileError, read_secret
 
 
@@ -161,9 +162,9 @@ def _secret(path: Path, name: str) -> str:
 
 
 def _check_readable(path: Path, name: str) -> None:
-    """Raise if a file cannot be read, because OpenSSL's error does not name the file."""
+    """Raise if a file cannot be read or is too large; OpenSSL names no file and knows no limit."""
     try:
-        path.open("rb").close()
+        read_bounded(path, MAX_PEM_BYTES)
     except OSError as e:
         raise _unusable(name, path, f"cannot be read: {e.strerror}") from e
 

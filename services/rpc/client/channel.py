@@ -13,6 +13,7 @@ import grpc
 
 from services.api.errors import InvalidRequestError
 from services.common.client_security import ClientSecurity
+from services.common.secret_file import SecretFileError, read_secret
 from services.rpc.statuses import Peer
 from services.rpc.tls import POLL_INTERVAL_S, ReloadedTls, TlsFileError, TlsFiles, TlsMaterial
 
@@ -84,11 +85,11 @@ class _TokenFile(grpc.AuthMetadataPlugin):
 
     def _read(self) -> str:
         try:
-            token = self._path.read_text().strip()
-        except (OSError, UnicodeDecodeError) as e:
-            raise InvalidRequestError(f"{self._path}: the token cannot be read: {e}") from e
-        if not token or not token.isascii() or not token.isprintable():
-            raise InvalidRequestError(f"{self._path}: holds no token")
+            token = read_secret(self._path).strip()
+        except SecretFileError as e:
+            raise InvalidRequestError(f"token file {e}") from e
+        if not token.isascii() or not token.isprintable():
+            raise InvalidRequestError(f"token file {self._path}: holds no token")
         return token
 
 

@@ -30,6 +30,7 @@ from services.rsm.backends.protocol import (
     Upload,
     UploadedPart,
 )
+from services.rsm.backends.s3_answers import BoundedPools
 from services.rsm.backends.s3_http import (
     S3Target,
     SignedRequests,
@@ -61,7 +62,7 @@ def http_pool(
     worked, or deletes: ObjectDeletes retries deletes. `waiting` ends all retries when the service
     stops.
     """
-    return PoolManager(
+    return BoundedPools(
         maxsize=connections,
         timeout=Patience(connect_timeout_ms / 1000, read_timeout_ms / 1000, waiting),
         retries=Repeats(

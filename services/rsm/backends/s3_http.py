@@ -123,8 +123,8 @@ class S3Target:
         return f"{'https' if self.secure else 'http'}://{self.endpoint}/{self.bucket}"
 
     def named(self, key: str) -> str:
-        """Return the name of an object, or of a prefix of keys, for errors."""
-        return f"{key} of bucket {self.bucket!r}"
+        """Return the name of an object, a prefix of keys, or the bucket if it is "", for errors."""
+        return f"{key} of bucket {self.bucket!r}" if key else f"bucket {self.bucket!r}"
 
 
 class SignedRequests:
@@ -475,7 +475,8 @@ def _parsed(response: BaseHTTPResponse, root: str, what: str) -> ElementTree.Ele
     An Error is raised whatever the status: the store may fail after it sent the status.
     """
     with s3_errors(what):
-        element = ElementTree.fromstring(response.data)
+        # As text, as the SDK does: another encoding would hide entities (s3_answers).
+        element = ElementTree.fromstring(response.data.decode())
     name = element.tag.rpartition("}")[2]
     if name == "Error":
         raise error_for(element.findtext("{*}Code"), 500, what)

@@ -27,6 +27,7 @@ from services.api.errors import (
 )
 from services.rsm.active_copies import Waiting
 from services.rsm.backends.protocol import CHUNK_BYTES, NoAnswerError
+from services.rsm.backends.s3_answers import UnusableAnswerError
 from services.rsm.deadline import left_s
 
 # urllib3 takes no timeout of 0.
@@ -242,6 +243,8 @@ def s3_errors(what: str) -> Iterator[None]:
     except GivenUpError as e:
         text = f"{what}: no answer from the object store; not retried: {e.why}"
         raise RetriableRemoteStorageError(text) from _no_answer(e)
+    except UnusableAnswerError as e:
+        raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store: {e}") from e
     except HTTPError as e:
         # Refused, reset, timed out, cut off: urllib3 has retried what may be retried.
         text = f"{what}: the object store cannot be reached ({type(e).__name__})"

@@ -90,7 +90,7 @@ def test_the_first_content_must_be_good(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=f"^first file {path}: invalid literal"):
         ReloadedFile("first", path, a_number)
     path.write_bytes(b"1" * (MAX_FILE_BYTES + 1))
-    with pytest.raises(FileError, match="has more than 1,048,576 bytes"):
+    with pytest.raises(FileError, match="cannot be read: has over 1048576 bytes"):
         ReloadedFile("first", path, a_number)
 
 
