@@ -79,7 +79,7 @@ def test_a_file_without_a_token_is_named(
     if content is not None:
         token_file.write_text(content)
     security = ClientSecurity(deployment.authority.certificate, token=token_file)
-    with pytest.raises(RemoteStorageError, match=f"^{token_file}: "):
+    with pytest.raises(RemoteStorageError, match=f"^token file {token_file}: "):
         open_channel(ports.tokens, security)
 
 

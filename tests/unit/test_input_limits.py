@@ -98,7 +98,8 @@ def test_a_huge_registry_of_locations_is_refused(tmp_path: Path) -> None:
 
 def test_a_huge_secret_is_refused(tmp_path: Path) -> None:
     path = huge(tmp_path / "password")
-    with little_memory(), pytest.raises(SecretFileError, match=f"^{path}: cannot be read: has over 65536 bytes$"):
+    too_large = f"^{path}: cannot be read: has over 65536 bytes$"
+    with little_memory(), pytest.raises(SecretFileError, match=too_large):
         read_secret(path)
 
 

@@ -38,6 +38,7 @@ from tests.deep.model.operations import (
     PutDeletion,
     RaiseLogStart,
     RecordGap,
+    RecordObjectDeletions,
     Renew,
     ResetLeaderEpoch,
     Space,
@@ -64,7 +65,16 @@ CONFIGS: Sequence[tuple[tuple[str, str], ...]] = (
     (("sediment.retention.owner", "sweep"), ("sediment.sweep.paused", "true")),
     (("sediment.hold", "perhaps"),),
 )
-_TOLD_WHY = Add | Move | PutDeletion | RaiseLogStart | RecordGap | Undelete | ResetLeaderEpoch
+_TOLD_WHY = (
+    Add
+    | Move
+    | PutDeletion
+    | RaiseLogStart
+    | RecordGap
+    | RecordObjectDeletions
+    | Undelete
+    | ResetLeaderEpoch
+)
 
 
 class Generator:
@@ -88,6 +98,7 @@ class Generator:
             self._lead: 4,
             self._raise_log_start: 4,
             self._record_gap: 4,
+            self._record_object_deletions: 1,
             self._undelete: 3,
             self._reset_leader_epoch: 0.8,
             self._put_config: 4,
@@ -289,6 +300,16 @@ class Generator:
         end = start + self._random.choice([0, 0, 1, 2, 3, 5])
         kind = "HOLE" if self._chance(0.02) else LOST_BEFORE_COPY
         return RecordGap(tp, start, end, kind, self._broker(), self._why(tp))
+
+    def _record_object_deletions(self) -> Operation:
+        """Of segments that are known or not, and an object twice now and then."""
+        tp = self._any_tp()
+        count = self._random.choice([0, 1, 1, 2, 3])
+        objects = [
+            (self._random.choice(SEGMENT_IDS), self._random.choice(["1:a.log", "1:b", "2:b"]))
+            for _ in range(count)
+        ]
+        return RecordObjectDeletions(tp, tuple(objects), self._why(tp))
 
     def _undelete(self) -> Operation:
         """And what there is to be taken back, mostly of a partition that was marked before."""

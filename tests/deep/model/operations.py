@@ -15,6 +15,7 @@ from services.api.errors import RemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.partitions import (
     LOST_BEFORE_COPY,
+    ObjectDeletion,
     OffsetGap,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
@@ -274,6 +275,22 @@ class RecordGap(Mutation):
     def answer(self, rlmm: Manager, space: Space) -> object:
         gap = OffsetGap(self.start, self.end, self.kind)
         return rlmm.record_gap(space.partitions[self.tp], gap, self.broker_id, self.why)
+
+
+@dataclass(frozen=True, repr=False)
+class RecordObjectDeletions(Mutation):
+    """Each object is (number of its segment, key)."""
+
+    tp: int
+    objects: tuple[tuple[int, str], ...]
+    why: MutationContext = NO_CONTEXT
+
+    def answer(self, rlmm: Manager, space: Space) -> object:
+        deletions = [
+            ObjectDeletion(space.segment_id(self.tp, number).id, key)
+            for number, key in self.objects
+        ]
+        return rlmm.record_object_deletions(space.partitions[self.tp], deletions, self.why)
 
 
 @dataclass(frozen=True, repr=False)

@@ -28,6 +28,7 @@ from services.api.errors import (
     SegmentAlreadyExistsError,
 )
 from services.api.partitions import (
+    ObjectDeletion,
     OffsetGap,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
@@ -78,6 +79,7 @@ class Event:
     broker_leader_epoch: int | None
     request_id: str | None
     reason: str
+    object_key: str = ""
 
 
 @dataclass(frozen=True)
@@ -459,6 +461,25 @@ class Partition(KafkaCache):
         old, epoch = str(self.log_start_offset), context.broker_leader_epoch
         event = self.event(context, "LOG_START", old, str(offset), leader_epoch=epoch)
         return self.recorded(event, log_start_offset=offset, lost=self.lost_from(offset))
+
+    def with_object_deletions(
+        self, deletions: Sequence[ObjectDeletion], context: MutationContext
+    ) -> Change:
+        """Record an event for each object; of a deleted partition too, which has leftovers."""
+        self.require_expected(context, self.revision)
+        after, events = self, list[Event]()
+        for each in deletions:
+            event = after.event(
+                context,
+                "OBJECT_DELETION",
+                None,
+                None,
+                leader_epoch=None,
+                segment_id=each.segment_id,
+            )
+            change = after.recorded(replace(event, object_key=each.object_key))
+            after, events = change.partition, [*events, *change.events]
+        return Change(after, MutationOutcome(True, after.revision), tuple(events))
 
     # --- gaps: lost offsets are a set, and a gap is a run of it -------------------------------
 

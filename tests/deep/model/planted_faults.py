@@ -3,7 +3,7 @@
 Each breaks one rule that a rewrite of RLMM could break; the docstring is the rule.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self, TypeAlias
 from uuid import UUID
@@ -11,7 +11,11 @@ from uuid import UUID
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError, SegmentAlreadyExistsError
 from services.api.ids import TopicIdPartition
-from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
+from services.api.partitions import (
+    ObjectDeletion,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
 from services.api.remote_log_metadata_manager import SegmentUpdate, UpdateOutcome
 from services.api.segment_batches import ImportedSegments, SegmentImport
 from services.api.segments import (
@@ -391,6 +395,15 @@ class GapsStayBelowTheLogStart(Partition):
 
     def lost_from(self, offset: int) -> Mapping[int, int]:
         return self.lost
+
+
+class DeletedObjectsAreOneEvent(Partition):
+    """Each object that is about to be deleted is an event."""
+
+    def with_object_deletions(
+        self, deletions: Sequence[ObjectDeletion], context: MutationContext
+    ) -> Change:
+        return super().with_object_deletions(deletions[:1], context)
 
 
 class StartedDeletionIsUndone(Partition):

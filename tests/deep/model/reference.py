@@ -18,6 +18,8 @@ from services.api.errors import (
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.partitions import (
     GAP_KINDS,
+    MAX_OBJECT_DELETIONS,
+    ObjectDeletion,
     OffsetGap,
     PartitionState,
     RemotePartitionDeleteMetadata,
@@ -294,6 +296,19 @@ class ReferenceRemoteLogMetadataManager:
         body = (gap, broker_id)
         return self.once(
             tp, partition, body, context, lambda: partition.with_gap(gap, broker_id, context)
+        )
+
+    def record_object_deletions(
+        self,
+        topic_id_partition: TopicIdPartition,
+        deletions: Sequence[ObjectDeletion],
+        context: MutationContext = NO_CONTEXT,
+    ) -> MutationOutcome:
+        require(1 <= len(deletions) <= MAX_OBJECT_DELETIONS, "deletions", "none or too many")
+        tp, body = topic_id_partition, tuple(deletions)
+        partition = self.stored_partition(tp)
+        return self.once(
+            tp, partition, body, context, lambda: partition.with_object_deletions(body, context)
         )
 
     def put_topic_config(

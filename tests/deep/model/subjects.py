@@ -48,4 +48,5 @@ def event_of(row: Row[*tuple[object, ...]]) -> Event:
         row.broker_leader_epoch,
         row.request_id,
         row.reason,
+        row.key if row.kind == "OBJECT_DELETION" else "",
     )
