@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from http.client import HTTPException
@@ -12,7 +13,7 @@ import pytest
 
 from services.local.certificates import Certificate, CertificateAuthority
 from services.local.data_directory import write_secret
-from services.rpc.server.metrics_server import start_metrics
+from services.rpc.server.metrics_server import MAX_CONNECTIONS, start_metrics
 from services.rpc.server.transport import open_transport
 from tests.harness.eventually import eventually
 from tests.harness.secured_rsm import Secrets, make_secrets
@@ -35,6 +36,31 @@ def test_metrics_are_served_beside_connections_that_do_nothing(
         idle.sendall(b"GET /metr")
     with urlopen(f"http://{address}/metrics", timeout=60) as answer:
         assert "sediment_plaintext" in str(answer.read(), "utf-8")
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_of_many_idle_connections_the_oldest_are_closed(
+    cleanup: ExitStack, secrets: Secrets, has_tls: bool
+) -> None:
+    transport = open_transport(secrets.settings()) if has_tls else None
+    address = start_metrics("127.0.0.1:0", cleanup, transport)
+    port = int(address.rpartition(":")[2])
+    threads_before = threading.active_count()
+    many = 3 * MAX_CONNECTIONS
+    idle = [
+        cleanup.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+        for _ in range(many)
+    ]
+    context = trusting(secrets) if has_tls else None
+    with urlopen(f"http{'s' if has_tls else ''}://{address}/metrics", timeout=60, context=context):
+        pass
+    # The scrape took a place too.
+    for closed in idle[: many - MAX_CONNECTIONS + 1]:
+        assert closed.recv(1) == b""
+    eventually(lambda: threading.active_count() - threads_before <= MAX_CONNECTIONS)
+    idle[-1].settimeout(0)
+    with pytest.raises(BlockingIOError):
+        idle[-1].recv(1)
 
 
 def test_the_server_ends_without_waiting_for_idle_connections() -> None:

@@ -3,8 +3,8 @@
 import logging
 import socket
 import ssl
-from contextlib import ExitStack
-from threading import Thread
+from contextlib import ExitStack, suppress
+from threading import Lock, Thread
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
@@ -18,6 +18,9 @@ _log = logging.getLogger("sediment.tls")
 
 # A client that sends nothing would hold its thread.
 _SILENCE_TIMEOUT_S = 30.0
+
+MAX_CONNECTIONS = 64
+"""Each has a thread and a file descriptor; a few scrapers need one each, for milliseconds."""
 
 
 def start_metrics(address: str, cleanup: ExitStack, transport: Transport | None = None) -> str:
@@ -85,6 +88,12 @@ class _Server(ThreadingWSGIServer):
     contexts: _TlsContexts | None = None
     request_queue_size = 64
 
+    def __init__(self, *args: Any, **named: Any) -> None:
+        # The oldest first.
+        self._connections: dict[Any, None] = {}
+        self._lock = Lock()
+        super().__init__(*args, **named)
+
     def get_request(self) -> tuple[Any, Any]:
         connection, peer = super().get_request()
         connection.settimeout(_SILENCE_TIMEOUT_S)
@@ -93,6 +102,37 @@ class _Server(ThreadingWSGIServer):
                 connection, server_side=True, do_handshake_on_connect=False
             )
         return connection, peer
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own, in the place of the oldest if they are many.
+
+        The oldest one is idle: an answer takes milliseconds. Refusing the newest one would let idle
+        clients keep everyone else out.
+        """
+        with self._lock:
+            self._connections[request] = None
+            is_full = len(self._connections) > MAX_CONNECTIONS
+            oldest = next(iter(self._connections)) if is_full else None
+        if oldest is not None:
+            _log.warning(
+                "over %d connections to metrics at once; closing the oldest", MAX_CONNECTIONS
+            )
+            self._end(oldest)
+        super().process_request(request, client_address)
+
+    def _end(self, connection: Any) -> None:
+        """Wake the thread of a connection, which then closes it."""
+        with self._lock:
+            self._connections.pop(connection, None)
+        with suppress(OSError):  # The client has left.
+            # Not SSLSocket's own: after it, the thread would write to the connection in plaintext.
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection that is served."""
+        with self._lock:
+            self._connections.pop(request, None)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log a failed connection in one line, at DEBUG: anyone can cause it."""
