@@ -164,6 +164,7 @@ def test_clients_see_what_they_saw_before_it_moved(moved: list[Moved]) -> None:
 
 def test_what_they_read_comes_out_of_the_tier(moved: list[Moved]) -> None:
     deployment = moved[0].partition.deployment
+    deployment.broker.restart()  # so that the plugin holds nothing of what was read before
     calls = deployment.calls_of_rsm("FetchLogSegment")
     for m in moved:
         consumed(deployment.cluster, m.partition.name)

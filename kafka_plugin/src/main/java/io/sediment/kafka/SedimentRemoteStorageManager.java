@@ -31,6 +31,7 @@ import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageExceptio
 public final class SedimentRemoteStorageManager implements RemoteStorageManager {
     private volatile ServiceChannel channel;
     private volatile StorageManagerConfig config;
+    private volatile ReadAhead readAhead;
 
     /**
      * Reads the settings and returns at once, whether the service is there or not.
@@ -42,6 +43,13 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
         config = new StorageManagerConfig(configs);
         config.logUnused();
         channel = new ServiceChannel("RSM", config, Map.of());
+        ChunkSource streams = this::openLog;
+        readAhead = new ReadAhead(
+            String.valueOf(configs.get("broker.id")),
+            config.readAheadMaxBytes(),
+            streams,
+            streams,
+            System::nanoTime);
     }
 
     /**
@@ -74,11 +82,8 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
             // Unknown, or a read beyond the end, which is RSM's to answer.
             return fetchLogSegment(request.build());
         }
-        return new LogRanges(
-            (start, end) -> fetchLogSegment(
-                request.setStartPosition(start).setEndPosition(end).build()),
-            startPosition,
-            endPosition);
+        configured();
+        return readAhead.open(metadata, startPosition);
     }
 
     /**
@@ -114,6 +119,9 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
             .setMetadata(Conversions.toMessage(metadata))
             .setIndexType(Conversions.toMessage(indexType))
             .build();
+        configured();
+        // Kafka reads a segment's indexes, unless it has them, before it reads from the segment.
+        readAhead.expect(metadata);
         Patience patience = Patience.withRead(config.progressTimeoutMs());
         return ChunkInputStream.open(
             stub(patience).fetchIndex(request),
@@ -131,12 +139,19 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
         DeleteLogSegmentDataRequest request = DeleteLogSegmentDataRequest.newBuilder()
             .setMetadata(Conversions.toMessage(metadata))
             .build();
-        new UnaryCalls(failures()).make(
-            "DeleteLogSegmentData",
-            () -> stub()
-                .withDeadlineAfter(config.requestTimeoutMs(), TimeUnit.MILLISECONDS)
-                .deleteLogSegmentData(request),
-            answer -> null);
+        configured();
+        readAhead.drop(metadata.remoteLogSegmentId());
+        try {
+            new UnaryCalls(failures()).make(
+                "DeleteLogSegmentData",
+                () -> stub()
+                    .withDeadlineAfter(config.requestTimeoutMs(), TimeUnit.MILLISECONDS)
+                    .deleteLogSegmentData(request),
+                answer -> null);
+        } finally {
+            // What a read of before the deletion has begun to fetch meanwhile.
+            readAhead.drop(metadata.remoteLogSegmentId());
+        }
     }
 
     /** Ends what is under way. Idempotent. */
@@ -145,7 +160,15 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
         ServiceChannel open = channel;
         if (open != null) {
             open.close();
+            readAhead.close();
         }
+    }
+
+    private InputStream openLog(
+        RemoteLogSegmentMetadata metadata, int startPosition, int endPosition
+    ) throws RemoteStorageException {
+        return fetchLogSegment(
+            logRequest(metadata, startPosition).setEndPosition(endPosition).build());
     }
 
     private InputStream fetchLogSegment(FetchLogSegmentRequest request)

@@ -9,6 +9,8 @@ final class StorageManagerConfig extends ServiceConfig {
     static final String PREFIX = "rsm.config.";
     private static final String PROGRESS_TIMEOUT_MS = PREFIX + "progress.timeout.ms";
     private static final int DEFAULT_PROGRESS_TIMEOUT_MS = 60_000;
+    private static final String READ_AHEAD_MAX_BYTES = PREFIX + "read.ahead.max.bytes";
+    private static final long DEFAULT_READ_AHEAD_MAX_BYTES = 96L * 1024 * 1024;
     private static final ConfigDef DEFINITION = definition(PREFIX, "RSM")
         .define(
             PROGRESS_TIMEOUT_MS,
@@ -16,17 +18,32 @@ final class StorageManagerConfig extends ServiceConfig {
             DEFAULT_PROGRESS_TIMEOUT_MS,
             ConfigDef.Range.atLeast(1),
             ConfigDef.Importance.LOW,
-            "How long a copy or a read that RSM has taken up may stand still before it is ended.");
+            "How long a copy or a read that RSM has taken up may stand still before it is ended.")
+        .define(
+            READ_AHEAD_MAX_BYTES,
+            ConfigDef.Type.LONG,
+            DEFAULT_READ_AHEAD_MAX_BYTES,
+            ConfigDef.Range.atLeast(0),
+            ConfigDef.Importance.MEDIUM,
+            "How many bytes of logs to hold in the broker's heap for all sequential readers; 0"
+                + " reads nothing ahead.");
 
     private final int progressTimeoutMs;
+    private final long readAheadMaxBytes;
 
     StorageManagerConfig(Map<String, ?> configs) {
         super(DEFINITION, PREFIX, configs);
         progressTimeoutMs = getInt(PROGRESS_TIMEOUT_MS);
+        readAheadMaxBytes = getLong(READ_AHEAD_MAX_BYTES);
     }
 
     /** How long a stream that RSM has taken up may move no message before it is ended. */
     int progressTimeoutMs() {
         return progressTimeoutMs;
+    }
+
+    /** How many bytes of logs to hold in the heap for all sequential readers. */
+    long readAheadMaxBytes() {
+        return readAheadMaxBytes;
     }
 }

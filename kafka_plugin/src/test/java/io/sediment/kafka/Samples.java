@@ -38,4 +38,12 @@ final class Samples {
     static TopicIdPartition partition(int number) {
         return new TopicIdPartition(PARTITION.topicId(), number, PARTITION.topic());
     }
+
+    /** A finished segment of the sample partition, with an id of its own and 100 offsets. */
+    static RemoteLogSegmentMetadata newSegment(long startOffset, int sizeBytes) {
+        return new RemoteLogSegmentMetadata(
+            new RemoteLogSegmentId(PARTITION, Uuid.randomUuid()), startOffset, startOffset + 99,
+            -1L, 7, 0L, sizeBytes, Optional.empty(), RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+            Map.of(0, startOffset), true);
+    }
 }

@@ -248,7 +248,7 @@ class SedimentRemoteStorageManagerTest {
         rsm.log = random(16 * MIB);
         for (int i = 0; i < 5; i++) {
             rsm.cancelled.set(false);
-            InputStream log = manager.fetchLogSegment(Samples.SEGMENT, 0);
+            InputStream log = manager.fetchLogSegment(Samples.SEGMENT, 0, 16 * MIB - 1);
             log.readNBytes(10);
             assertEventually(() -> heldBytes() > MIB, "the next chunk has arrived");
             log.close();

@@ -1,0 +1,124 @@
+package io.sediment.kafka;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.util.function.LongSupplier;
+
+import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
+
+/**
+ * A part of a log in memory, readable while its bytes arrive. One thread fills it, any number read
+ * it. What has arrived stays readable if the rest fails.
+ */
+final class Chunk {
+    // Not larger: G1 gives an object of half a region or more (512 KiB in a small heap) regions of
+    // its own, and the rest of the last one is lost.
+    static final int PIECE_BYTES = 256 * 1024;
+
+    private final int startPosition;
+    private final byte[][] pieces;
+    private final int sizeBytes;
+    private final LongSupplier clock;
+
+    private int arrivedBytes;
+    private RemoteStorageException failure;
+    private long progressNanos;
+
+    /**
+     * Covers the log from one position to another, both inclusive.
+     *
+     * @param clock as {@link System#nanoTime}
+     */
+    Chunk(int startPosition, int endPosition, LongSupplier clock) {
+        this.startPosition = startPosition;
+        this.clock = clock;
+        progressNanos = clock.getAsLong();
+        sizeBytes = endPosition - startPosition + 1;
+        pieces = new byte[(sizeBytes - 1) / PIECE_BYTES + 1][];
+    }
+
+    int sizeBytes() {
+        return sizeBytes;
+    }
+
+    /** The position of the first byte behind this chunk. */
+    int nextPosition() {
+        return startPosition + sizeBytes;
+    }
+
+    /**
+     * Reads all of the chunk's bytes from a stream, and that it then ends.
+     *
+     * @throws IOException if the stream fails, or has fewer or more bytes
+     */
+    void fill(InputStream bytes) throws IOException {
+        for (int number = 0; number < pieces.length; number++) {
+            int start = number * PIECE_BYTES;
+            byte[] piece = new byte[Math.min(PIECE_BYTES, sizeBytes - start)];
+            pieces[number] = piece;
+            for (int filled = 0; filled < piece.length; ) {
+                int count = bytes.read(piece, filled, piece.length - filled);
+                if (count < 0) {
+                    throw new IOException("the log ends at position "
+                        + (startPosition + start + filled) + " before " + nextPosition());
+                }
+                filled += count;
+                arrived(count);
+            }
+        }
+        if (bytes.read() >= 0) {
+            throw new IOException("more bytes than asked for at position " + nextPosition());
+        }
+    }
+
+    /** Fails the reads of all bytes that have not arrived. */
+    synchronized void fail(RemoteStorageException cause) {
+        failure = cause;
+        notifyAll();
+    }
+
+    /** For how long bytes have been missing and none has arrived. */
+    synchronized long standstillNanos() {
+        boolean isExpected = arrivedBytes < sizeBytes && failure == null;
+        return isExpected ? clock.getAsLong() - progressNanos : 0;
+    }
+
+    /**
+     * Waits until the byte at a position of the log has arrived.
+     *
+     * @return how many bytes can be read from there without waiting
+     * @throws RemoteStorageException if the byte will not arrive
+     */
+    synchronized int await(int position) throws RemoteStorageException, InterruptedException {
+        while (arrivedBytes <= position - startPosition) {
+            if (failure != null) {
+                throw failure;
+            }
+            wait();
+        }
+        return arrivedBytes - (position - startPosition);
+    }
+
+    /** How many bytes can be read from a position without waiting. */
+    synchronized int available(int position) {
+        return Math.max(arrivedBytes - (position - startPosition), 0);
+    }
+
+    /** Copies bytes, which have arrived, from a position of the log on. */
+    void copy(int position, byte[] target, int offset, int length) {
+        for (int copied = 0; copied < length; ) {
+            int from = position - startPosition + copied;
+            byte[] piece = pieces[from / PIECE_BYTES];
+            int inPiece = from % PIECE_BYTES;
+            int count = Math.min(piece.length - inPiece, length - copied);
+            System.arraycopy(piece, inPiece, target, offset + copied, count);
+            copied += count;
+        }
+    }
+
+    private synchronized void arrived(int count) {
+        arrivedBytes += count;
+        progressNanos = clock.getAsLong();
+        notifyAll();
+    }
+}

@@ -1,0 +1,277 @@
+package io.sediment.kafka;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.LongSupplier;
+
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentId;
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
+import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
+import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageException;
+
+/**
+ * Chunks of logs in memory, bounded by bytes. Fetches each chunk once and to its end, whatever its
+ * readers do meanwhile. Evicts, oldest first, only chunks whose reader has passed them or has
+ * stopped; without room for a chunk it fetches none, so that many readers never evict each other's.
+ * Thread-safe.
+ */
+final class ChunkCache implements AutoCloseable {
+    static final int CHUNK_BYTES = 4 * 1024 * 1024;
+    // A consumer that has read nothing for so long may have stopped.
+    private static final long STOPPED_AFTER_NANOS = TimeUnit.SECONDS.toNanos(10);
+    // Readers open a stream of their own then: another RSM may answer it.
+    private static final long STANDSTILL_NANOS = TimeUnit.SECONDS.toNanos(5);
+    // Of the 8 streams that an RSM serves at a time by default, reads get theirs first.
+    private static final int MAX_FETCHES_AHEAD = 8;
+    private static final int CLOSE_TIMEOUT_S = 5;
+
+    private final long maxBytes;
+    private final ChunkSource source;
+    private final LongSupplier clock;
+    private final ExecutorService threads;
+
+    // The oldest first.
+    private final Map<Key, Entry> entries = new LinkedHashMap<>();
+    private long heldBytes;
+    private int fetchesAhead;
+    private long hits;
+    private long misses;
+    private long misfits;
+    private long evictions;
+    private long fetchedAheadBytes;
+    private long neverUsedBytes;
+
+    /**
+     * What the cache has done since it was made.
+     *
+     * @param heldBytes in memory now, or about to arrive
+     * @param hits how many times a reader found its chunk
+     * @param misses how many times a sequential reader did not
+     * @param misfits how many of the misses had no room
+     * @param evictions how many chunks were evicted for others
+     * @param fetchedAheadBytes fetched before a reader asked for them
+     * @param neverUsedBytes of these, evicted or dropped before a reader asked for them
+     */
+    record Counts(long heldBytes, long hits, long misses, long misfits, long evictions,
+        long fetchedAheadBytes, long neverUsedBytes) {
+    }
+
+    private record Key(RemoteLogSegmentId segment, int startPosition, int endPosition) {
+    }
+
+    private static final class Entry {
+        private final Chunk chunk;
+        private final boolean isAhead;
+        private boolean isUsed;
+        private boolean isPassed;
+        private boolean isFilling = true;
+        private long usedNanos;
+
+        Entry(Chunk chunk, boolean isAhead, long nowNanos) {
+            this.chunk = chunk;
+            this.isAhead = isAhead;
+            usedNanos = nowNanos;
+        }
+
+        boolean isEvictable(long nowNanos) {
+            return !isFilling && (isPassed || nowNanos - usedNanos >= STOPPED_AFTER_NANOS);
+        }
+    }
+
+    /**
+     * @param maxBytes of all chunks together; 0 fetches none
+     * @param source of the bytes, from positions that are multiples of {@link #CHUNK_BYTES}
+     * @param clock as {@link System#nanoTime}
+     */
+    ChunkCache(long maxBytes, ChunkSource source, LongSupplier clock) {
+        this.maxBytes = maxBytes;
+        this.source = source;
+        this.clock = clock;
+        AtomicInteger number = new AtomicInteger();
+        threads = Executors.newCachedThreadPool(task -> {
+            Thread thread = new Thread(task, "sediment-read-ahead-" + number.incrementAndGet());
+            thread.setDaemon(true);
+            return thread;
+        });
+    }
+
+    /** The start of the chunk that a position is in. */
+    static int startOf(int position) {
+        return position - position % CHUNK_BYTES;
+    }
+
+    /**
+     * Returns the chunk that begins at a position.
+     *
+     * @param mayFetch whether to fetch a chunk that is not there
+     * @return empty if the chunk is not there and must not be fetched or has no room, or if its
+     *     bytes have stopped arriving
+     */
+    synchronized Optional<Chunk> get(
+        RemoteLogSegmentMetadata segment, int startPosition, boolean mayFetch
+    ) {
+        Key key = key(segment, startPosition);
+        long nowNanos = clock.getAsLong();
+        Entry entry = entries.remove(key);
+        if (entry != null) {
+            hits++;
+            entries.put(key, entry);
+        } else if (mayFetch) {
+            misses++;
+            entry = fetch(segment, key, false, nowNanos);
+            misfits += entry == null ? 1 : 0;
+        }
+        if (entry == null || entry.chunk.standstillNanos() >= STANDSTILL_NANOS) {
+            return Optional.empty();
+        }
+        entry.isUsed = true;
+        entry.isPassed = false;
+        entry.usedNanos = nowNanos;
+        return Optional.of(entry.chunk);
+    }
+
+    /** Begins to fetch a chunk that a reader will ask for next, if there is room. */
+    synchronized void fetchAhead(RemoteLogSegmentMetadata segment, int startPosition) {
+        Key key = key(segment, startPosition);
+        if (fetchesAhead < MAX_FETCHES_AHEAD && !entries.containsKey(key)) {
+            fetch(segment, key, true, clock.getAsLong());
+        }
+    }
+
+    /** Makes a chunk, if it is there, evictable: its reader needs it no more. */
+    synchronized void pass(RemoteLogSegmentMetadata segment, int startPosition) {
+        Entry entry = entries.get(key(segment, startPosition));
+        if (entry != null) {
+            entry.isPassed = true;
+        }
+    }
+
+    /** Removes a segment's chunks. Streams that are open may go on in the chunk they have. */
+    synchronized void drop(RemoteLogSegmentId segment) {
+        for (Key key : List.copyOf(entries.keySet())) {
+            if (key.segment().equals(segment)) {
+                remove(key);
+            }
+        }
+    }
+
+    /** Whether all bytes of a chunk are there. */
+    synchronized boolean isWhole(RemoteLogSegmentMetadata segment, int startPosition) {
+        Entry entry = entries.get(key(segment, startPosition));
+        return entry != null && !entry.isFilling;
+    }
+
+    synchronized Counts counts() {
+        return new Counts(
+            heldBytes, hits, misses, misfits, evictions, fetchedAheadBytes, neverUsedBytes);
+    }
+
+    /** Ends all fetches; readers that wait for them fail. */
+    @Override
+    public void close() {
+        synchronized (this) {
+            threads.shutdownNow();
+        }
+        try {
+            threads.awaitTermination(CLOSE_TIMEOUT_S, TimeUnit.SECONDS);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    private static Key key(RemoteLogSegmentMetadata segment, int startPosition) {
+        int lastPosition = segment.segmentSizeInBytes() - 1;
+        int endPosition = startPosition + Math.min(CHUNK_BYTES - 1, lastPosition - startPosition);
+        return new Key(segment.remoteLogSegmentId(), startPosition, endPosition);
+    }
+
+    /** Null if there is no room. */
+    private Entry fetch(
+        RemoteLogSegmentMetadata segment, Key key, boolean isAhead, long nowNanos
+    ) {
+        Chunk chunk = new Chunk(key.startPosition(), key.endPosition(), clock);
+        if (threads.isShutdown() || !makeRoom(chunk.sizeBytes(), nowNanos)) {
+            return null;
+        }
+        Entry entry = new Entry(chunk, isAhead, nowNanos);
+        entries.put(key, entry);
+        heldBytes += chunk.sizeBytes();
+        if (isAhead) {
+            fetchesAhead++;
+            fetchedAheadBytes += chunk.sizeBytes();
+        }
+        threads.execute(() -> fill(segment, key, entry));
+        return entry;
+    }
+
+    private boolean makeRoom(int wantedBytes, long nowNanos) {
+        List<Key> victims = new ArrayList<>();
+        long missingBytes = heldBytes + wantedBytes - maxBytes;
+        Iterator<Map.Entry<Key, Entry>> oldest = entries.entrySet().iterator();
+        while (missingBytes > 0) {
+            if (!oldest.hasNext()) {
+                return false;
+            }
+            Map.Entry<Key, Entry> each = oldest.next();
+            if (each.getValue().isEvictable(nowNanos)) {
+                victims.add(each.getKey());
+                missingBytes -= each.getValue().chunk.sizeBytes();
+            }
+        }
+        evictions += victims.size();
+        victims.forEach(this::remove);
+        return true;
+    }
+
+    private void fill(RemoteLogSegmentMetadata segment, Key key, Entry entry) {
+        RemoteStorageException failure = null;
+        try (InputStream bytes = source.open(segment, key.startPosition(), key.endPosition())) {
+            entry.chunk.fill(bytes);
+        } catch (RemoteStorageException e) {
+            failure = e;
+        } catch (IOException e) {
+            failure = e.getCause() instanceof RemoteStorageException cause
+                ? cause
+                : new RemoteStorageException(key.segment() + ": " + e.getMessage(), e);
+        } catch (RuntimeException | Error e) {
+            failure = new RemoteStorageException(key.segment() + ": " + e, e);
+            throw e;
+        } finally {
+            end(key, entry, failure);
+        }
+    }
+
+    private void end(Key key, Entry entry, RemoteStorageException failure) {
+        synchronized (this) {
+            entry.isFilling = false;
+            fetchesAhead -= entry.isAhead ? 1 : 0;
+            boolean isHeld = entries.get(key) == entry;
+            if (failure != null && isHeld) {
+                entries.remove(key);
+            }
+            if (failure != null || !isHeld) {
+                heldBytes -= entry.chunk.sizeBytes();
+            }
+        }
+        if (failure != null) {
+            entry.chunk.fail(failure);
+        }
+    }
+
+    private void remove(Key key) {
+        Entry entry = entries.remove(key);
+        neverUsedBytes += entry.isAhead && !entry.isUsed ? entry.chunk.sizeBytes() : 0;
+        // The memory of one that is being filled is free when that has ended.
+        heldBytes -= entry.isFilling ? 0 : entry.chunk.sizeBytes();
+    }
+}

@@ -1,0 +1,136 @@
+package io.sediment.kafka;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.util.Objects;
+import java.util.Optional;
+
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
+import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
+import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageException;
+
+/**
+ * A log from a byte to its end: chunk by chunk while the cache has or fetches them, then by ranges
+ * of its own. For a sequential reader chunks are fetched, one of them ahead.
+ */
+final class KeptLog extends InputStream {
+    private final ChunkCache cache;
+    private final ChunkSource ranges;
+    private final RemoteLogSegmentMetadata segment;
+    private final Readers.Read read;
+    private final int sizeBytes;
+
+    private int position;
+    private Chunk chunk;
+    private Optional<InputStream> rest = Optional.empty();
+    private boolean isClosed;
+
+    /**
+     * Waits for the first byte.
+     *
+     * @param read which begins before the log's end
+     * @throws RemoteStorageException if the first byte cannot be read
+     */
+    KeptLog(ChunkCache cache, ChunkSource ranges, Readers.Read read) throws RemoteStorageException {
+        this.cache = cache;
+        this.ranges = ranges;
+        this.read = read;
+        segment = read.segment();
+        sizeBytes = segment.segmentSizeInBytes();
+        position = read.startPosition();
+        enterChunk();
+        if (rest.isEmpty()) {
+            awaitByte();
+        }
+    }
+
+    @Override
+    public int read() throws IOException {
+        byte[] one = new byte[1];
+        return read(one, 0, 1) < 0 ? -1 : Byte.toUnsignedInt(one[0]);
+    }
+
+    @Override
+    public int read(byte[] target, int offset, int length) throws IOException {
+        Objects.checkFromIndexSize(offset, length, target.length);
+        requireOpen();
+        if (length == 0) {
+            return 0;
+        }
+        int count;
+        try {
+            count = readSome(target, offset, length);
+        } catch (RemoteStorageException e) {
+            throw new IOException(e.getMessage(), e);
+        }
+        if (count > 0) {
+            position += count;
+            read.reach(position);
+        }
+        return count;
+    }
+
+    @Override
+    public int available() throws IOException {
+        requireOpen();
+        return rest.isPresent() ? rest.get().available() : chunk.available(position);
+    }
+
+    @Override
+    public void close() throws IOException {
+        isClosed = true;
+        if (rest.isPresent()) {
+            rest.get().close();
+        }
+    }
+
+    private int readSome(byte[] target, int offset, int length)
+        throws IOException, RemoteStorageException {
+        if (rest.isEmpty() && position == sizeBytes) {
+            return -1;
+        }
+        if (rest.isEmpty() && position == chunk.nextPosition()) {
+            // The next read may begin in the chunk that ends here, but not in the one before.
+            cache.pass(segment, position - 2 * ChunkCache.CHUNK_BYTES);
+            enterChunk();
+        }
+        if (rest.isPresent()) {
+            return rest.get().read(target, offset, length);
+        }
+        int count = Math.min(awaitByte(), length);
+        chunk.copy(position, target, offset, count);
+        return count;
+    }
+
+    /** Takes the chunk with the position or, without one, the ranges from the position on. */
+    private void enterChunk() throws RemoteStorageException {
+        Optional<Chunk> kept =
+            cache.get(segment, ChunkCache.startOf(position), read.isSequential());
+        if (kept.isEmpty()) {
+            rest = Optional.of(new LogRanges(
+                (start, end) -> ranges.open(segment, start, end), position, sizeBytes - 1));
+            return;
+        }
+        chunk = kept.get();
+        if (read.isSequential() && chunk.nextPosition() < sizeBytes) {
+            cache.fetchAhead(segment, chunk.nextPosition());
+        }
+    }
+
+    /** Returns how many bytes can be copied. */
+    private int awaitByte() throws RemoteStorageException {
+        try {
+            return chunk.await(position);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new RetriableRemoteStorageException(segment.remoteLogSegmentId()
+                + ": interrupted while waiting for the byte at position " + position, e);
+        }
+    }
+
+    private void requireOpen() throws IOException {
+        if (isClosed) {
+            throw new IOException(segment.remoteLogSegmentId() + ": the stream is closed");
+        }
+    }
+}

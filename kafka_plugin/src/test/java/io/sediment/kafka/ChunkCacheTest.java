@@ -1,0 +1,129 @@
+package io.sediment.kafka;
+
+import static io.sediment.kafka.Eventually.assertEventually;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.ByteArrayInputStream;
+import java.util.Optional;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
+
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+
+class ChunkCacheTest {
+    private static final int CHUNK = ChunkCache.CHUNK_BYTES;
+
+    private final RemoteLogSegmentMetadata segment = Samples.newSegment(0, 8 * CHUNK);
+    private final AtomicLong nowNanos = new AtomicLong();
+    private volatile CountDownLatch arrival = new CountDownLatch(0);
+    private final ChunkCache cache = new ChunkCache(2 * CHUNK, (log, start, end) -> {
+        try {
+            arrival.await();
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+        return new ByteArrayInputStream(new byte[end - start + 1]);
+    }, nowNanos::get);
+
+    @AfterEach
+    void close() {
+        arrival.countDown();
+        cache.close();
+    }
+
+    @Test
+    void chunkIsEvictedOnlyAfterItsReaderHasPassedIt() throws Exception {
+        fetchWhole(0);
+        fetchWhole(CHUNK);
+        assertEquals(Optional.empty(), cache.get(segment, 2 * CHUNK, true));
+        cache.pass(segment, CHUNK);
+        fetchWhole(2 * CHUNK);
+        assertEquals(Optional.empty(), cache.get(segment, CHUNK, false));
+        assertTrue(cache.get(segment, 0, false).isPresent());
+        assertEquals(1, cache.counts().evictions());
+        assertEquals(2 * CHUNK, cache.counts().heldBytes());
+    }
+
+    @Test
+    void theOldestPassedChunkIsEvictedFirst() throws Exception {
+        fetchWhole(0);
+        fetchWhole(CHUNK);
+        cache.get(segment, 0, false);
+        cache.pass(segment, 0);
+        cache.pass(segment, CHUNK);
+        fetchWhole(2 * CHUNK);
+        assertTrue(cache.get(segment, 0, false).isPresent());
+        assertFalse(cache.get(segment, CHUNK, false).isPresent());
+    }
+
+    @Test
+    void chunkOfAReaderThatHasStoppedIsEvicted() throws Exception {
+        fetchWhole(0);
+        cache.fetchAhead(segment, CHUNK);
+        nowNanos.set(TimeUnit.SECONDS.toNanos(9));
+        assertTrue(cache.get(segment, 0, false).isPresent());
+        assertEventually(() -> cache.isWhole(segment, CHUNK), "the fetch ends");
+        assertFalse(cache.get(segment, 2 * CHUNK, true).isPresent());
+        nowNanos.set(TimeUnit.SECONDS.toNanos(10));
+        assertEventually(() -> cache.get(segment, 2 * CHUNK, true).isPresent(), "room");
+        assertEquals(CHUNK, cache.counts().neverUsedBytes());
+    }
+
+    @Test
+    void chunkThatIsOnItsWayIsNeverEvicted() {
+        arrival = new CountDownLatch(1);
+        cache.get(segment, 0, true);
+        cache.get(segment, CHUNK, true);
+        cache.pass(segment, 0);
+        nowNanos.set(TimeUnit.SECONDS.toNanos(3));
+        assertFalse(cache.get(segment, 2 * CHUNK, true).isPresent());
+    }
+
+    @Test
+    void readerDoesNotJoinAFetchThatStandsStill() {
+        arrival = new CountDownLatch(1);
+        assertTrue(cache.get(segment, 0, true).isPresent());
+        nowNanos.set(TimeUnit.SECONDS.toNanos(4));
+        assertTrue(cache.get(segment, 0, true).isPresent());
+        nowNanos.set(TimeUnit.SECONDS.toNanos(5));
+        assertFalse(cache.get(segment, 0, true).isPresent());
+    }
+
+    @Test
+    void bytesOfADroppedFetchCountUntilItEnds() {
+        arrival = new CountDownLatch(1);
+        cache.get(segment, 0, true);
+        cache.drop(segment.remoteLogSegmentId());
+        assertEquals(CHUNK, cache.counts().heldBytes());
+        assertFalse(cache.get(segment, 0, false).isPresent());
+        arrival.countDown();
+        assertEventually(() -> cache.counts().heldBytes() == 0, "its memory is free");
+    }
+
+    @Test
+    void anotherSizeIsAnotherChunk() throws Exception {
+        fetchWhole(0);
+        RemoteLogSegmentMetadata shorter = new RemoteLogSegmentMetadata(
+            segment.remoteLogSegmentId(), 0, 99, -1L, 7, 0L, CHUNK / 2, Optional.empty(),
+            segment.state(), segment.segmentLeaderEpochs(), true);
+        assertFalse(cache.get(shorter, 0, false).isPresent());
+    }
+
+    @Test
+    void closedCacheFetchesNothing() {
+        cache.close();
+        assertFalse(cache.get(segment, 0, true).isPresent());
+    }
+
+    private void fetchWhole(int start) throws Exception {
+        Chunk chunk = cache.get(segment, start, true).orElseThrow();
+        chunk.await(start + CHUNK - 1);
+        // The fetch ends after its last byte has arrived.
+        assertEventually(() -> cache.isWhole(segment, start), "the fetch ends");
+    }
+}
