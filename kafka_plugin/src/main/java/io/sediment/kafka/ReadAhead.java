@@ -1,18 +1,11 @@
 package io.sediment.kafka;
 
 import java.io.InputStream;
-import java.lang.management.ManagementFactory;
-import java.util.Optional;
 import java.util.function.LongSupplier;
-import javax.management.InstanceAlreadyExistsException;
-import javax.management.JMException;
-import javax.management.ObjectName;
 
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentId;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
 /**
  * Opens logs so that a sequential reader finds what it asks for next in memory. Kafka closes a log
@@ -20,13 +13,11 @@ import org.slf4j.LoggerFactory;
  * in JMX. Thread-safe.
  */
 final class ReadAhead implements ReadAheadMXBean, AutoCloseable {
-    private static final Logger LOG = LoggerFactory.getLogger(ReadAhead.class);
-
     private final long maxBytes;
     private final ChunkSource ranges;
     private final ChunkCache cache;
     private final Readers readers = new Readers();
-    private final Optional<ObjectName> figures;
+    private final JmxBean figures;
 
     /**
      * @param broker the broker's id, for the name in JMX
@@ -45,7 +36,7 @@ final class ReadAhead implements ReadAheadMXBean, AutoCloseable {
         this.maxBytes = maxBytes;
         this.ranges = ranges;
         cache = new ChunkCache(maxBytes, chunks, clock);
-        figures = publish("io.sediment.kafka:type=ReadAhead,broker=" + broker);
+        figures = new JmxBean("ReadAhead", broker, this);
     }
 
     /**
@@ -75,13 +66,7 @@ final class ReadAhead implements ReadAheadMXBean, AutoCloseable {
     @Override
     public void close() {
         cache.close();
-        figures.ifPresent(name -> {
-            try {
-                ManagementFactory.getPlatformMBeanServer().unregisterMBean(name);
-            } catch (JMException e) {
-                LOG.debug("{} was not in JMX", name, e);
-            }
-        });
+        figures.close();
     }
 
     @Override
@@ -133,20 +118,6 @@ final class ReadAhead implements ReadAheadMXBean, AutoCloseable {
         long start = ChunkCache.startOf(earlier.startPosition());
         for (; start < end; start += ChunkCache.CHUNK_BYTES) {
             cache.pass(segment, (int) start);
-        }
-    }
-
-    private Optional<ObjectName> publish(String name) {
-        try {
-            ObjectName made = new ObjectName(name);
-            ManagementFactory.getPlatformMBeanServer().registerMBean(this, made);
-            return Optional.of(made);
-        } catch (InstanceAlreadyExistsException e) {
-            LOG.debug("{} is in JMX already", name);
-            return Optional.empty();
-        } catch (JMException e) {
-            LOG.warn("the figures of the read-ahead are not in JMX", e);
-            return Optional.empty();
         }
     }
 }

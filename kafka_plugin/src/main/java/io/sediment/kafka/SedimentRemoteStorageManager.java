@@ -5,6 +5,8 @@ import io.sediment.tieredstorage.v1.FetchIndexRequest;
 import io.sediment.tieredstorage.v1.FetchIndexResponse;
 import io.sediment.tieredstorage.v1.FetchLogSegmentRequest;
 import io.sediment.tieredstorage.v1.FetchLogSegmentResponse;
+import io.sediment.tieredstorage.v1.OpenLogSegmentRequest;
+import io.sediment.tieredstorage.v1.OpenLogSegmentResponse;
 import io.sediment.tieredstorage.v1.RemoteStorageManagerGrpc;
 import io.sediment.tieredstorage.v1.RemoteStorageManagerGrpc.RemoteStorageManagerBlockingV2Stub;
 import java.io.InputStream;
@@ -29,8 +31,12 @@ import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageExceptio
  * them, is a {@link RetriableRemoteStorageException}; null arguments are refused.
  */
 public final class SedimentRemoteStorageManager implements RemoteStorageManager {
+    // A reader waits for it, and then for the stream instead.
+    private static final int OPEN_TIMEOUT_MS = 5_000;
+
     private volatile ServiceChannel channel;
     private volatile StorageManagerConfig config;
+    private volatile Optional<DirectReads> direct = Optional.empty();
     private volatile ReadAhead readAhead;
 
     /**
@@ -43,11 +49,15 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
         config = new StorageManagerConfig(configs);
         config.logUnused();
         channel = new ServiceChannel("RSM", config, Map.of());
+        String broker = String.valueOf(configs.get("broker.id"));
         ChunkSource streams = this::openLog;
+        direct = config.directReads()
+            ? Optional.of(new DirectReads(broker, this::openDirectly, streams, System::nanoTime))
+            : Optional.empty();
         readAhead = new ReadAhead(
-            String.valueOf(configs.get("broker.id")),
+            broker,
             config.readAheadMaxBytes(),
-            streams,
+            direct.<ChunkSource>map(reads -> reads).orElse(streams),
             streams,
             System::nanoTime);
     }
@@ -161,6 +171,7 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
         if (open != null) {
             open.close();
             readAhead.close();
+            direct.ifPresent(DirectReads::close);
         }
     }
 
@@ -169,6 +180,19 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
     ) throws RemoteStorageException {
         return fetchLogSegment(
             logRequest(metadata, startPosition).setEndPosition(endPosition).build());
+    }
+
+    private OpenLogSegmentResponse openDirectly(RemoteLogSegmentMetadata metadata)
+        throws RemoteStorageException {
+        OpenLogSegmentRequest request = OpenLogSegmentRequest.newBuilder()
+            .setMetadata(Conversions.toMessage(metadata))
+            .build();
+        return new UnaryCalls(failures()).make(
+            "OpenLogSegment",
+            () -> stub()
+                .withDeadlineAfter(OPEN_TIMEOUT_MS, TimeUnit.MILLISECONDS)
+                .openLogSegment(request),
+            answer -> answer);
     }
 
     private InputStream fetchLogSegment(FetchLogSegmentRequest request)

@@ -10,23 +10,32 @@ import io.sediment.tieredstorage.v1.FetchIndexRequest;
 import io.sediment.tieredstorage.v1.FetchIndexResponse;
 import io.sediment.tieredstorage.v1.FetchLogSegmentRequest;
 import io.sediment.tieredstorage.v1.FetchLogSegmentResponse;
+import io.sediment.tieredstorage.v1.FileDigest;
+import io.sediment.tieredstorage.v1.LogDigest;
+import io.sediment.tieredstorage.v1.OpenLogSegmentRequest;
+import io.sediment.tieredstorage.v1.OpenLogSegmentResponse;
 import io.sediment.tieredstorage.v1.RemoteStorageManagerGrpc.RemoteStorageManagerImplBase;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Random;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
+import java.util.zip.CRC32C;
 
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
 
 /** An RSM's reads: the log's bytes in the range asked for, of logs that tests put there. */
 final class LogServer extends RemoteStorageManagerImplBase {
+    static final long VALID_MS = 300_000;
     private static final int MESSAGE_BYTES = 1024 * 1024;
+    private static final int BLOCK_BYTES = 1024 * 1024;
 
     /** What the server does with the streams that begin from now on. */
     private volatile Behaviour behaviour = new Behaviour(Integer.MAX_VALUE, After.GO_ON);
     private volatile CountDownLatch released = new CountDownLatch(0);
+    private volatile Optional<ObjectStore> store = Optional.empty();
     private final Map<String, byte[]> logs = new ConcurrentHashMap<>();
     private final List<Range> fetched = new CopyOnWriteArrayList<>();
 
@@ -54,6 +63,11 @@ final class LogServer extends RemoteStorageManagerImplBase {
         new Random(log.length).nextBytes(log);
         logs.put(id(segment), log);
         return log;
+    }
+
+    /** Lets the logs be read from a store, too. */
+    void handOut(ObjectStore newStore) {
+        store = Optional.of(newStore);
     }
 
     /** Lets each stream that begins from now on send its first bytes, and then do this. */
@@ -107,6 +121,38 @@ final class LogServer extends RemoteStorageManagerImplBase {
         if (!((ServerCallStreamObserver<?>) answer).isCancelled()) {
             answer.onCompleted();
         }
+    }
+
+    @Override
+    public void openLogSegment(
+        OpenLogSegmentRequest request, StreamObserver<OpenLogSegmentResponse> answer
+    ) {
+        if (store.isEmpty()) {
+            // As an RSM of an earlier release, which does not have the RPC.
+            super.openLogSegment(request, answer);
+            return;
+        }
+        String id = request.getMetadata().getRemoteLogSegmentId().getId();
+        byte[] log = logs.get(id);
+        answer.onNext(opened(log, store.get().put(id, log)));
+        answer.onCompleted();
+    }
+
+    /** What RSM answers for a log that is at a URL. */
+    static OpenLogSegmentResponse opened(byte[] log, String url) {
+        LogDigest.Builder digest = LogDigest.newBuilder()
+            .setWhole(FileDigest.newBuilder().setSizeBytes(log.length))
+            .setChunkBytes(BLOCK_BYTES);
+        for (int start = 0; start < log.length; start += BLOCK_BYTES) {
+            CRC32C crc32c = new CRC32C();
+            crc32c.update(log, start, Math.min(BLOCK_BYTES, log.length - start));
+            digest.addChunkCrc32C((int) crc32c.getValue());
+        }
+        return OpenLogSegmentResponse.newBuilder()
+            .setUrl(url)
+            .setValidForMs(VALID_MS)
+            .setLog(digest)
+            .build();
     }
 
     @Override

@@ -1,6 +1,7 @@
 package io.sediment.kafka;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -66,6 +67,16 @@ class ServiceConfigTest {
 
         assertTrue(
             failure.getMessage().contains("rsm.config.progress.timeout.ms"), failure.getMessage());
+    }
+
+    @Test
+    void directReadsWithoutRoomForAChunkAreRefused() {
+        assertFalse(storage("endpoint", "rsm:1").directReads());
+        assertTrue(storage("endpoint", "rsm:1", "direct.reads", "true").directReads());
+        ConfigException failure = assertThrows(ConfigException.class, () ->
+            storage("endpoint", "rsm:1", "direct.reads", "true", "read.ahead.max.bytes", 0));
+        assertTrue(failure.getMessage().contains("rsm.config.read.ahead.max.bytes=0"),
+            failure.getMessage());
     }
 
     @Test

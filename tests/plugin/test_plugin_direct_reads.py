@@ -1,0 +1,162 @@
+"""A broker reads its tier from the object store itself, and through RSM whatever that refuses."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from demos.kafka_broker import plugin_settings
+from services.local.seaweedfs import S3Endpoint
+from services.local.stack import ServiceProcess, rsm_settings
+from tests.harness.faults import Answer, Cut, Direction, Fault
+from tests.harness.http_proxy import HttpProxy
+from tests.harness.kafka_broker import kafka_broker
+from tests.harness.world import World
+from tests.kafka.records import consumed
+from tests.plugin.deployment import IMPATIENT, Deployment, Partition
+
+pytestmark = pytest.mark.plugin
+
+MIB = 1024 * 1024
+SEGMENT_BYTES = 6 * MIB
+RECORDS, RECORD_BYTES = 24, 700_000
+SECRET = "X-Amz-Signature"
+
+
+@dataclass(frozen=True)
+class Direct:
+    """A tiered partition whose broker reads from the store by way of a proxy.
+
+    Attributes:
+        values: the records' values.
+    """
+
+    partition: Partition
+    values: list[bytes]
+    rsm: ServiceProcess
+    way_to_store: HttpProxy
+
+    def read(self) -> list[bytes | None]:
+        """Read everything with a broker that holds nothing and has no URLs."""
+        self.partition.deployment.broker.restart()
+        self.way_to_store.forget_requests()
+        cluster = self.partition.deployment.cluster
+        return [record.value for record in consumed(cluster, self.partition.name)]
+
+    def warnings(self) -> list[str]:
+        lines = self.partition.deployment.broker_log()
+        return [line for line in lines if "WARN" in line and "DirectReads" in line]
+
+    def urls(self) -> int:
+        """Return how many URLs RSM has handed out."""
+        with urlopen(f"http://{self.rsm.announcement.metrics}/metrics", timeout=10) as page:
+            found = re.search(r"^sediment_rsm_direct_reads_total (.+)$", page.read().decode(), re.M)
+        assert found is not None
+        return int(float(found[1]))
+
+
+@pytest.fixture(scope="module")
+def way_to_store(s3: S3Endpoint) -> Iterator[HttpProxy]:
+    with HttpProxy(s3.endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def direct(
+    jar: Path, services: World, way_to_store: HttpProxy, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Direct]:
+    """Segments of 6 MiB in the store, and an RSM that gives out the proxy's address."""
+    settings = {
+        **rsm_settings(services.s3, services.bucket, ""),
+        "RSM_DIRECT_READS": "true",
+        "RSM_PUBLIC_STORE_ENDPOINT": f"http://{way_to_store.address}",
+    }
+    rsm = ServiceProcess("rsm", settings, tmp_path_factory.mktemp("direct") / "rsm")
+    rsm.start()
+    try:
+        properties = plugin_settings(jar, rsm.address, services.rlmm.address)
+        properties["rsm.config.direct.reads"] = "true"
+        directory = tmp_path_factory.mktemp("broker")
+        with kafka_broker(directory, {**IMPATIENT, **properties}) as broker:
+            deployment = Deployment(broker, services)
+            partition = deployment.create_one("direct", SEGMENT_BYTES, local_retention_bytes="1")
+            values = partition.produce(RECORDS, RECORD_BYTES)
+            partition.wait_until_tiered()
+            partition.wait_until_only_active_is_local()
+            yield Direct(partition, values, rsm, way_to_store)
+    finally:
+        rsm.kill()
+
+
+@pytest.fixture(autouse=True)
+def heal(way_to_store: HttpProxy) -> Iterator[None]:
+    yield
+    way_to_store.faults.clear()
+
+
+def test_a_consumer_reads_from_the_store_with_one_url_a_segment(direct: Direct) -> None:
+    segments, urls = direct.partition.finished(), direct.urls()
+    assert direct.read() == direct.values
+    read = [request for request in direct.way_to_store.requests if request.status == 206]
+    assert len(read) >= len(segments)
+    assert 0 < direct.urls() - urls <= len(segments)
+    assert direct.warnings() == []
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Answer(403), Answer(404), Answer(503), Cut(MIB + MIB // 2, Direction.RESPONSE)],
+    ids=["403", "404", "503", "cut"],
+)
+def test_what_the_store_does_not_give_is_streamed_and_said_once(
+    direct: Direct, fault: Fault
+) -> None:
+    direct.way_to_store.faults.add(fault, times=None)
+    assert direct.read() == direct.values
+    assert direct.way_to_store.asked
+    assert len(direct.warnings()) == 1
+    assert SECRET not in "\n".join(direct.partition.deployment.broker_log())
+
+
+def test_a_store_without_a_route_costs_no_record(direct: Direct) -> None:
+    direct.way_to_store.refuse_connections()
+    direct.way_to_store.cut_connections()
+    try:
+        assert direct.read() == direct.values
+    finally:
+        direct.way_to_store.accept_connections()
+    assert len(direct.warnings()) == 1
+
+
+def test_damage_in_the_store_is_named_and_never_given_to_kafka(direct: Direct) -> None:
+    world = direct.partition.deployment.world
+    second = direct.partition.finished()[1]
+    keys = direct.partition.objects()[second.remote_log_segment_id.id]
+    (key,) = (key for key in keys if key.endswith(".log"))
+    store = world.s3.client()
+    whole = store.get_object(world.bucket, key).data
+    damaged = bytearray(whole)
+    damaged[MIB + 7] ^= 1
+    read: list[bytes | None] = []
+    try:
+        put(world, key, bytes(damaged))
+        direct.partition.deployment.broker.restart()
+        cluster = direct.partition.deployment.cluster
+        messages = cluster.read_through_faults(direct.partition.name.topic, 0)
+        for message in messages:
+            read.append(message.value())
+            if len(read) == second.start_offset + 1:
+                break
+        direct.partition.wait_until_logged("bytes 1048576 to 2097151 have crc32c")
+    finally:
+        put(world, key, whole)
+    read += (message.value() for message in messages)
+    assert read == direct.values
+
+
+def put(world: World, key: str, data: bytes) -> None:
+    world.s3.client().put_object(world.bucket, key, BytesIO(data), len(data))
