@@ -29,10 +29,11 @@ class Slot:
 
     __slots__ = ("_queue", "granted", "weight")
 
-    def __init__(self, queue: "FairQueue", weight: int) -> None:
+    def __init__(self, queue: "FairQueue", weight: int, granted: Event | None = None) -> None:
         self._queue = queue
         self.weight = weight
-        self.granted = Event()
+        # Only a caller that waits needs one.
+        self.granted = granted
 
     def release(self, keep: int = 0) -> None:
         """Release all but `keep`; no effect if `keep` is at least the held share."""
@@ -92,7 +93,6 @@ class FairQueue:
             if self._waiters or self._in_use + slot.weight > self.capacity:
                 return None
             self._in_use += slot.weight
-            slot.granted.set()
             return slot
 
     def acquire(
@@ -107,17 +107,19 @@ class FairQueue:
             ThrottledError: too many callers wait already.
             RetriableRemoteStorageError: no share was free in time, or `is_active()` is False.
         """
-        slot = Slot(self, min(weight, self.capacity))
+        free = self.try_acquire(weight)
+        if free is not None:
+            return free
+        granted = Event()
+        slot = Slot(self, min(weight, self.capacity), granted)
         with self._lock:
             self._waiters.append(slot)
             self._grant()
-            if not slot.granted.is_set() and len(self._waiters) > self._max_waiters:
+            if not granted.is_set() and len(self._waiters) > self._max_waiters:
                 self._waiters.remove(slot)
                 raise ThrottledError(f"{self.what} and the queue is full; retry in a few seconds")
         try:
-            self.wait_until(
-                lambda: 0 if slot.granted.is_set() else inf, slot.granted, timeout_s, is_active
-            )
+            self.wait_until(lambda: 0 if granted.is_set() else inf, granted, timeout_s, is_active)
         except BaseException:
             with self._lock:
                 if slot in self._waiters:
@@ -157,7 +159,8 @@ class FairQueue:
         while self._waiters and self._in_use + self._waiters[0].weight <= self.capacity:
             slot = self._waiters.popleft()
             self._in_use += slot.weight
-            slot.granted.set()
+            if slot.granted is not None:
+                slot.granted.set()
 
 
 class TokenBucket:

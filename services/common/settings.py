@@ -32,6 +32,11 @@ OptionalPath = Annotated[Path | None, BeforeValidator(_none_if_empty)]
 """A file; an empty variable is like a missing one."""
 
 
+def whole_of(share: int, percent: int) -> int:
+    """Return the least number of which `share` is at most that percentage."""
+    return -(-share * 100 // percent)
+
+
 class ServiceSettings(BaseSettings):
     """Hold the settings that every service has: read once in `__main__`, passed on as values.
 
@@ -58,15 +63,15 @@ class ServiceSettings(BaseSettings):
         default=16,
         ge=1,
         le=512,
-        description="Maximum concurrent unary calls of one process. Three times as many may wait "
-        "for a thread; further calls are refused and may be retried.",
+        description="Maximum concurrent unary calls of one process, with TLS of one identity. "
+        "Three times as many may wait; further calls are refused and may be retried.",
     )
     stream_threads: int = Field(
         default=8,
         ge=1,
         le=512,
-        description="Maximum concurrent streams from one process to its clients. Twice as many "
-        "may wait for a thread; further calls are refused and may be retried.",
+        description="Maximum concurrent streams from one process to its clients, with TLS to one "
+        "identity. Twice as many may wait; further calls are refused and may be retried.",
     )
     stream_idle_timeout_ms: int = Field(
         default=60_000,
@@ -78,9 +83,10 @@ class ServiceSettings(BaseSettings):
         default=75,
         ge=1,
         le=100,
-        description="The share of the threads of each kind of call that one identity may have at "
-        "once, percent; further calls of it are refused and may be retried. 100: no bound. Without "
-        "TLS there are no identities and no bound.",
+        description="The share of all calls of a process that one identity may have, percent, for "
+        "each kind of call. The limits of calls are that share; beside it there is room for other "
+        "identities (a limit of 8 and 75: 8 for each identity, 11 for all). 100: no such room. "
+        "Without TLS there are no identities.",
     )
     identity_bytes_per_s: int = Field(
         default=0,
@@ -147,6 +153,11 @@ class ServiceSettings(BaseSettings):
     @property
     def has_tls(self) -> bool:
         return self.tls_certificate_file is not None
+
+    @property
+    def share_percent(self) -> int:
+        """Return the share of all calls that one identity may have; 100 without TLS."""
+        return self.identity_share_percent if self.has_tls else 100
 
     @model_validator(mode="after")
     def _agree_about_transport(self) -> Self:

@@ -229,7 +229,10 @@ class RlmSettings(ServiceSettings):
         "before they are copied again.",
     )
     stream_threads: int = Field(
-        default=16, ge=2, le=512, description="Maximum concurrent fetches of one process."
+        default=16,
+        ge=2,
+        le=512,
+        description="Maximum concurrent fetches of one process, with TLS of one identity.",
     )
 
     @model_validator(mode="after")

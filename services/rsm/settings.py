@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic_settings import SettingsConfigDict
 
 from services.common.bounded_file import read_bounded
-from services.common.settings import ServiceSettings
+from services.common.settings import ServiceSettings, whole_of
 from services.rsm.verification import VerifyReads
 
 _MIB = 1024 * 1024
@@ -192,8 +192,8 @@ class RsmSettings(ServiceSettings):
         default=8,
         ge=1,
         le=512,
-        description="Maximum concurrent copies of one process. Twice as many may wait; further "
-        "copies are refused and may be retried.",
+        description="Maximum concurrent copies of one process, with TLS of one identity. Twice as "
+        "many may wait; further copies are refused and may be retried.",
     )
     verify_reads: VerifyReads = Field(
         default="always",
@@ -257,7 +257,7 @@ class RsmSettings(ServiceSettings):
         One to fill for each copy and one to send for each thread, so that no slow caller stops the
         others; times part_size_bytes this bounds the memory of all copies.
         """
-        return self.copy_threads + self.upload_threads
+        return whole_of(self.copy_threads, self.share_percent) + self.upload_threads
 
     @model_validator(mode="after")
     def _has_what_the_backend_needs(self) -> Self:

@@ -4,7 +4,6 @@ import json
 import logging
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
@@ -29,6 +28,7 @@ from services.common.client_security import ClientSecurity
 from services.common.log import LINES_PER_WINDOW
 from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient
+from services.rpc.converters.shared import metadata_to_proto
 from services.rpc.server.server import Ports
 from services.rsm.servicer import RemoteStorageManagerServicer
 from tests.behaviour.test_server_pools import NAME, Holding
@@ -36,11 +36,14 @@ from tests.contract.remote_storage_manager_contract import Files, a_segment, cop
 from tests.harness.eventually import eventually
 from tests.harness.secured_server import Deployment, spiffe
 from tests.harness.tokens import account
+from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
 FETCH = f"/{NAME}/FetchLogSegment"
 DELETE = f"/{NAME}/DeleteLogSegmentData"
-TOO_MANY = r"^too many concurrent unary calls of spiffe://sediment.test/broker \(limit 3\); retry"
+TOO_MANY = (
+    "too many concurrent unary calls of spiffe://sediment.test/broker (limit 4) and the queue"
+)
 
 
 class Endless(Holding):
@@ -225,28 +228,49 @@ def test_reflection_is_for_those_who_may_call_anything(
 # Shares
 
 
-def test_an_identity_has_its_share_of_the_threads_and_no_more(
+def deletes(channel: grpc.Channel, count: int, timeout_s: float = 60) -> "list[grpc.Future[Any]]":
+    stub = pb_grpc.RemoteStorageManagerStub(channel)
+    request = pb.DeleteLogSegmentDataRequest(metadata=metadata_to_proto(a_segment()))
+    return [stub.DeleteLogSegmentData.future(request, timeout=timeout_s) for _ in range(count)]
+
+
+def test_an_identity_has_all_calls_of_the_settings_and_others_have_room_beside_it(
     deployment: Deployment, clients: Clients, manager: Endless
 ) -> None:
     manager.held_kind = "delete"
-    greedy, honest = clients.of("broker"), clients.of("other")
-    with ThreadPoolExecutor(4) as pool:
-        held = []
-        for client in (greedy, greedy, greedy, honest):
-            held.append(pool.submit(client.delete_log_segment_data, a_segment()))
-            assert manager.held.acquire(timeout=30)
-            if len(held) == 3:
-                before = denied(DELETE, "share")
-                with pytest.raises(ThrottledError, match=TOO_MANY):
-                    greedy.delete_log_segment_data(a_segment())
-                assert denied(DELETE, "share") == before + 1
-        # Each kind of call has shares of its own.
-        copied(greedy, Files(b"log"))
-        manager.release.set()
-        for call in held:
-            call.result(timeout=30)
-    for _ in range(5):
-        greedy.delete_log_segment_data(a_segment())
+    before = denied(DELETE, "share")
+    # Four are served, twelve wait.
+    greedy = deletes(clients.channel(deployment.client("broker")), 17)
+    (refused,) = eventually(lambda: [call for call in greedy if call.done()])
+    assert TOO_MANY in str(refused.exception())
+    assert denied(DELETE, "share") == before + 1
+    # Four are three quarters of what is served, rounded up.
+    honest = deletes(clients.channel(deployment.client("other")), 2)
+    for _ in range(6):
+        assert manager.held.acquire(timeout=30)
+    assert not manager.held.acquire(blocking=False)
+    # Each kind of call has shares of its own.
+    copied(clients.of("broker"), Files(b"log"))
+    manager.release.set()
+    assert [call.exception() for call in greedy + honest].count(None) == 18
+
+
+def test_a_call_that_waits_for_its_turn_leaves_with_its_client(
+    deployment: Deployment, clients: Clients, manager: Endless
+) -> None:
+    manager.held_kind = "delete"
+    channel = clients.channel(deployment.client("broker"))
+    calls = deletes(channel, 17)
+    eventually(lambda: any(call.done() for call in calls))
+    for call in calls:
+        call.cancel()
+
+    def waits() -> bool:
+        (call,) = deletes(channel, 1, timeout_s=1)
+        return "DEADLINE_EXCEEDED" in str(call.exception())
+
+    # Those that are served hold their threads; the others have made room.
+    eventually(waits)
 
 
 def test_the_streams_of_an_identity_share_its_rate(deployment: Deployment) -> None:

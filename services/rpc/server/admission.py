@@ -3,20 +3,28 @@
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Event, Lock, Semaphore, Thread
 from typing import Any, Self
 
 import grpc
 
 from services.api.errors import ThrottledError
+from services.common.fair_queue import FairQueue
 from services.common.retry import timely_rounds
+from services.common.settings import whole_of
 from services.rpc.server.access import DENIED_CALLS, Permit
 
 _NEVER = math.inf
+
+KEPT_S = 1.0
+"""How long a call is kept that its client gave up before its request arrived, s."""
+
+# Bounds the memory of kept calls, some ten KB each.
+_MOST_KEPT = 1_024
 
 # For calls without a deadline gRPC also reports a remaining time, of some 300 thousand million
 # years.
@@ -25,22 +33,25 @@ _log = logging.getLogger("sediment.rpc")
 
 
 class ServedCall:
-    """A call that has a thread. At first the thread waits for the peer's request.
+    """A call that has a thread: it waits for its turn, and then for the peer's request.
 
     Attributes, times in s on the clock of time.monotonic:
-        started: when the call got the thread.
+        started: when the call got the thread, and later when its turn came.
         waiting_since: since when the thread waits for the peer; infinite while it does not.
         due_at: when the call is cancelled; infinite if the peer set a deadline or there is none.
         cancel_reason: why the watchdog cancelled the call; empty if it did not.
         code: the status of a cancelled call in log and metrics.
+        has_request: a request has arrived.
         permit: what the policy allows the call; None while TLS is off, or not yet checked.
     """
 
     __slots__ = (
         "_context",
+        "_has_deadline",
         "cancel_reason",
         "code",
         "due_at",
+        "has_request",
         "permit",
         "started",
         "waiting_since",
@@ -48,12 +59,17 @@ class ServedCall:
 
     def __init__(self, context: grpc.ServicerContext, default_deadline_s: float = math.inf) -> None:
         self._context = context
-        self.started = self.waiting_since = time.monotonic()
-        has_deadline = context.time_remaining() < _NO_DEADLINE_S
-        self.due_at = math.inf if has_deadline else self.started + default_deadline_s
+        self._has_deadline = context.time_remaining() < _NO_DEADLINE_S
         self.cancel_reason = ""
+        self.has_request = False
         self.code = grpc.StatusCode.DEADLINE_EXCEEDED
         self.permit: Permit | None = None
+        self.begin(default_deadline_s)
+
+    def begin(self, default_deadline_s: float) -> None:
+        """Start the times: when the call gets its thread, and again when its turn comes."""
+        self.started = self.waiting_since = time.monotonic()
+        self.due_at = math.inf if self._has_deadline else self.started + default_deadline_s
 
     def require_topic(self, topic: str) -> None:
         """Raise PermissionDeniedError if the policy does not grant the caller this topic."""
@@ -107,17 +123,26 @@ class ServedCall:
             self._context.cancel()  # type: ignore[no-untyped-call]  # in the stubs
 
 
+@dataclass(slots=True)
+class _OfIdentity:
+    """The queue of one identity, while there are calls in it."""
+
+    turns: FairQueue
+    calls: int = 0
+
+
 class AdmissionQueue:
-    """Bound the threads of one kind of call, and the number of calls that wait for a thread.
+    """Bound the calls of one kind: those that are served, and those that wait, per identity too.
 
     A call enters before it gets a thread, in gRPC's own thread, and leaves when its thread is done:
-    so a burst of calls costs no threads and no memory beyond the bound. Thread-safe.
+    so a burst of calls costs no threads and no memory beyond the bound. Its identity is known only
+    in its thread, so a call waits for its turn there. Thread-safe.
     """
 
     def __init__(
         self,
         kind: str,
-        threads: int,
+        most: int,
         waiting: int,
         idle_timeout_s: float,
         default_deadline_s: float = math.inf,
@@ -127,58 +152,76 @@ class AdmissionQueue:
 
         Args:
             kind: of the calls, in thread names and messages ("unary").
+            most: calls of one identity that are served at once.
+            waiting: calls of one identity that may wait.
             idle_timeout_s: how long a thread waits for its peer before the call is cancelled.
             default_deadline_s: the deadline of a call that sets none.
-            identity_share_percent: the share of the threads that one identity may have, rounded
-                down to at least one thread.
+            identity_share_percent: the percentage of all calls that `most` is; there is room for
+                the others beside it, for other identities.
         """
-        self._kind = kind
-        self._most_of_identity = max(1, threads * identity_share_percent // 100)
-        self._of_identity: Counter[str] = Counter()
+        served = whole_of(most, identity_share_percent)
+        places = served + whole_of(waiting, identity_share_percent)
+        self._name = f"concurrent {kind} calls"
+        self._most, self._most_waiting = most, waiting
+        self._turns = FairQueue(f"{self._name} (limit {served})", served)
+        self._of_identity: dict[str, _OfIdentity] = {}
         self._lock = Lock()
-        self.pool = ThreadPoolExecutor(threads, kind)
-        self.refusal = (
-            f"too many concurrent {kind} calls (limit {threads}) and the queue is full; "
-            f"retry in a few seconds"
-        )
-        self._room = Semaphore(threads + waiting)
+        self.pool = ThreadPoolExecutor(places, kind)
+        self._places = Semaphore(places)
         self._idle_timeout_s = idle_timeout_s
         self._default_deadline_s = default_deadline_s
         self._served: set[ServedCall] = set()
+        self._kept: list[grpc.ServicerContext] = []
+        self._kept_until = -math.inf
 
     def try_enter(self) -> bool:
         """Count a call if there is room for it; the call must `leave` once."""
-        return self._room.acquire(blocking=False)
+        return self._places.acquire(blocking=False)
 
     def leave(self) -> None:
-        self._room.release()
+        self._places.release()
 
     def refuse(self) -> ThrottledError:
-        return ThrottledError(self.refusal)
+        limit = self._turns.capacity
+        return ThrottledError(
+            f"too many {self._name} (limit {limit}) and the queue is full; retry in a few seconds"
+        )
 
     @contextmanager
-    def share_of(self, identity: str, method: str) -> Iterator[None]:
-        """Count a call of an identity that has a thread.
+    def turn_of(self, identity: str, method: str, served: ServedCall) -> Iterator[None]:
+        """Wait until it is the turn of a call, and count it while the block runs.
 
         Raises:
-            ThrottledError: the identity has its share of the threads. The rest is for others, so
-                the call does not wait with its thread.
+            ThrottledError: too many calls of the identity wait already.
+            RetriableRemoteStorageError: the client has left meanwhile.
         """
-        with self._lock:
-            if self._of_identity[identity] >= self._most_of_identity:
-                DENIED_CALLS.labels(method, "share").inc()
-                raise ThrottledError(
-                    f"too many concurrent {self._kind} calls of {identity} "
-                    f"(limit {self._most_of_identity}); retry in a few seconds"
-                )
-            self._of_identity[identity] += 1
+        served.work()
+        own = self._queue_of(identity)
         try:
-            yield
+            try:
+                turn = own.turns.acquire(is_active=served.is_active)
+            except ThrottledError:
+                DENIED_CALLS.labels(method, "share").inc()
+                raise
+            with turn, self._turns.acquire(is_active=served.is_active):
+                served.begin(self._default_deadline_s)
+                yield
         finally:
             with self._lock:
-                self._of_identity[identity] -= 1
-                if not self._of_identity[identity]:
+                own.calls -= 1
+                if not own.calls:
                     del self._of_identity[identity]
+
+    def _queue_of(self, identity: str) -> "_OfIdentity":
+        """Count a call of an identity, and return the queue of its calls."""
+        with self._lock:
+            own = self._of_identity.get(identity)
+            if own is None:
+                name = f"{self._name} of {identity} (limit {self._most})"
+                own = _OfIdentity(FairQueue(name, self._most, max_waiters=self._most_waiting))
+                self._of_identity[identity] = own
+            own.calls += 1
+            return own
 
     # Each call passes through these two; one atomic step of the interpreter each needs no lock.
 
@@ -191,10 +234,22 @@ class AdmissionQueue:
     def end(self, served: ServedCall) -> None:
         self._served.discard(served)
 
+    def keep(self, context: grpc.ServicerContext) -> None:
+        """Keep a call that its client gave up before its request arrived, for KEPT_S at most.
+
+        gRPC counts a call of a connection for as long as it is in memory, and refuses further ones
+        by itself, without the interpreter ("grpc.http.overload_protection", on by default). So a
+        connection resets at most MAX_CALLS_OF_A_CONNECTION calls per KEPT_S at our cost.
+        """
+        if len(self._kept) < _MOST_KEPT:
+            self._kept.append(context)
+
     def cancel_overdue(self, now: float) -> None:
         """Cancel calls that are past their default deadline, whose peer is idle for too long, or
         that the policy allows no longer.
         """
+        if now >= self._kept_until:
+            self._kept, self._kept_until = [], now + KEPT_S
         for served in self._served.copy():
             idle_s = now - served.waiting_since
             permit = served.permit

@@ -128,6 +128,7 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gene
             )
 
         def refuse(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+            _end_if_over(name, queue, requests, context)
             with one_call(name, context, queue, access, refusal=queue.refuse()):
                 pass
 
@@ -148,6 +149,7 @@ def _serve_unary(
 
     def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
         try:
+            _end_if_over(name, queue, requests, context)
             with one_call(name, context, queue, access) as served:
                 return behavior(the_request(served, requests, parse), context)
         finally:
@@ -163,6 +165,7 @@ def _serve_stream_in(
 
     def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
         try:
+            _end_if_over(name, queue, requests, context)
             with one_call(name, context, queue, access) as served:
                 # Until the metadata arrive, the client assumes that the call waits in the queue.
                 context.send_initial_metadata(())
@@ -181,6 +184,7 @@ def _serve_stream_out(
 
     def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
         try:
+            _end_if_over(name, queue, requests, context)
             with one_call(name, context, queue, access) as served:
                 context.send_initial_metadata(())
                 answers = behavior(take(served, requests, parse), context)
@@ -197,6 +201,16 @@ def _serve_stream_out(
             queue.leave()
 
     return serve
+
+
+def _end_if_over(
+    name: str, queue: AdmissionQueue, requests: Iterator[bytes], context: grpc.ServicerContext
+) -> None:
+    """End a call that its client gave up before it got a thread, at little cost."""
+    if not context.is_active():
+        queue.keep(context)
+        _rpc_seconds(name, grpc.StatusCode.CANCELLED).observe(0)
+        next(requests, None)  # Raises gRPC's own error.
 
 
 def _behavior_of(handler: "Handler") -> Behavior:
@@ -243,12 +257,10 @@ def one_call(
         try:
             if refusal is not None:
                 raise refusal
-            if access is None:
+            if access is not None:
+                served.permit = access.permit(identity, method)
+            with queue.turn_of(identity, method, served):
                 yield served
-            else:
-                with queue.share_of(identity, method):
-                    served.permit = access.permit(identity, method)
-                    yield served
         except GeneratorExit:
             # The peer left while a stream was sent to it.
             code = grpc.StatusCode.CANCELLED
@@ -270,6 +282,8 @@ def one_call(
             context.abort_with_status(rpc_status.to_status(status_of(error)))
         finally:
             queue.end(served)
+            if not served.has_request and not context.is_active():
+                queue.keep(context)
             if served.cancel_reason:
                 code, why = served.code, served.cancel_reason
             _record(method, code, call, served, peer, why)
@@ -278,6 +292,7 @@ def one_call(
 def the_request(served: ServedCall, requests: Iterator[bytes], parse: Parse) -> Any:
     """Read the request of a call that has one."""
     message = next(requests, None)
+    served.has_request = True
     served.work()
     if message is None:
         raise InvalidRequestError("request: the call ended without one")
@@ -292,6 +307,7 @@ def the_request(served: ServedCall, requests: Iterator[bytes], parse: Parse) -> 
 def each_request(served: ServedCall, requests: Iterable[bytes], parse: Parse) -> Iterator[Any]:
     """Read the requests of a stream as they arrive."""
     for message in requests:
+        served.has_request = True
         served.work()
         served.pass_at_rate(message)
         try:

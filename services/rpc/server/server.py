@@ -25,7 +25,7 @@ from services.rpc.server.interceptor import REFUSAL_THREADS, CallInterceptor, Ca
 from services.rpc.server.metrics_server import start_metrics
 from services.rpc.server.transport import Transport, bind, open_transport
 
-# Calls that may wait for a thread: a stream holds one for long, a unary call usually does not.
+# Calls that may wait: a stream is served for long, a unary call usually is not.
 WAITING_PER_STREAM_THREAD = 2
 WAITING_PER_UNARY_THREAD = 3
 MAX_CALLS_OF_A_CONNECTION = 256
@@ -72,7 +72,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """The number of concurrent calls of each kind that a server serves."""
+    """The number of concurrent calls of each kind that a server serves, of one identity."""
 
     unary: int
     streams_in: int
@@ -186,7 +186,7 @@ def _create_server(
         access: decides who may call what; None serves everyone.
     """
     idle_timeout_s = settings.stream_idle_timeout_ms / 1000
-    share_percent = settings.identity_share_percent
+    share_percent = 100 if access is None else settings.share_percent
     kinds = CallKinds(
         AdmissionQueue(
             "unary",
@@ -225,7 +225,7 @@ def _create_server(
             ("grpc.so_reuseport", 0),
             # Our clients check every 30 s whether a quiet peer is still there. By default gRPC
             # treats more than one check in five minutes as an attack, and closes the connection.
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
             # Further calls of a connection wait at the peer, and cost nothing here.
             ("grpc.max_concurrent_streams", MAX_CALLS_OF_A_CONNECTION),
         ],

@@ -1,6 +1,7 @@
 """Test which calls are cancelled, and when, on a clock of the test's own."""
 
 import math
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Protocol, cast
@@ -8,7 +9,8 @@ from typing import Protocol, cast
 import grpc
 import pytest
 
-from services.rpc.server.admission import AdmissionQueue, ServedCall, Watchdog
+from services.common.settings import whole_of
+from services.rpc.server.admission import KEPT_S, AdmissionQueue, ServedCall, Watchdog
 from tests.harness.eventually import eventually
 
 
@@ -114,3 +116,30 @@ def test_the_watchdog_continues_after_a_failure(
     with Watchdog([broken, sound]):
         eventually(lambda: context.cancelled)
     assert "the watchdog failed; it continues with the next round" in caplog.messages
+
+
+def test_a_call_given_up_is_kept_for_a_second(a_queue: MakesQueues) -> None:
+    """gRPC counts it meanwhile, and refuses further ones of its connection by itself."""
+    queue, context = a_queue(idle_timeout_s=1.0), Context()
+    queue.cancel_overdue(0.0)
+    queue.keep(cast(grpc.ServicerContext, context))
+    kept = weakref.ref(context)
+    del context
+    queue.cancel_overdue(KEPT_S - 0.1)
+    assert kept() is not None
+    queue.cancel_overdue(KEPT_S)
+    assert kept() is None
+
+
+def test_no_more_calls_are_kept_than_memory_allows(a_queue: MakesQueues) -> None:
+    queue = a_queue(idle_timeout_s=1.0)
+    contexts = [Context() for _ in range(5_000)]
+    for context in contexts:
+        queue.keep(cast(grpc.ServicerContext, context))
+    references = [weakref.ref(context) for context in contexts]
+    del contexts, context
+    assert sum(reference() is not None for reference in references) < 2_000
+
+
+def test_all_calls_have_room_beside_the_share_of_one_identity() -> None:
+    assert [whole_of(8, percent) for percent in (100, 75, 50, 1)] == [8, 11, 16, 800]

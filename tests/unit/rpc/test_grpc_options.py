@@ -1,0 +1,17 @@
+"""Test that gRPC knows the options that we set: it ignores an unknown one without a word."""
+
+import re
+from pathlib import Path
+
+import grpc
+
+RPC = Path(__file__).parents[3] / "services" / "rpc"
+_OPTION = re.compile(r'\("(grpc\.[a-z0-9_.]+)", ')
+
+
+def test_grpc_knows_each_option_by_its_name() -> None:
+    (library,) = Path(grpc.__file__).parent.rglob("cygrpc*.so")
+    known = library.read_bytes()
+    options = {name for file in RPC.rglob("*.py") for name in _OPTION.findall(file.read_text())}
+    assert len(options) > 5
+    assert {name for name in options if b"%s\0" % name.encode() not in known} == set()
