@@ -241,7 +241,8 @@ class Generator:
         tp = self._any_tp() if self._chance(0.02) else tp
         if self._segment(tp, number) is not None and self._chance(0.9):
             return self._stored_again(tp, number)
-        start, end, epochs = self._offsets(tp)
+        below = self._chance(0.15) and self._partition(tp).log_start_offset
+        start, end, epochs = self._offsets_below(below) if below else self._offsets(tp)
         return Add(
             tp,
             number,
@@ -386,6 +387,10 @@ class Generator:
             epoch, (first, last) = self._random.choice(list(other.items()))
             start, end = self._against(first, last)
         return self._with_epochs(epoch, start, max(start, end))
+
+    def _offsets_below(self, log_start: int) -> tuple[int, int, tuple[tuple[int, int], ...]]:
+        end = self._random.randrange(log_start)
+        return self._with_epochs(self._random.choice(EPOCHS), max(0, end - 4), end)
 
     def _against(self, first: int, last: int) -> tuple[int, int]:
         before, after = (
