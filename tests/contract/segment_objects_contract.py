@@ -374,6 +374,20 @@ class SegmentObjectsContract:
             objects.abort_multipart_uploads([doomed])
         assert fetched(rsm, metadata) == b"log"
 
+    @pytest.mark.parametrize("upload_id", ["x" * 1_024, "\N{GRINNING FACE}" * 256, "..", "../.."])
+    def test_an_id_of_no_upload_ends_nothing(
+        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store, upload_id: str
+    ) -> None:
+        metadata = copied(rsm, Files(b"log"))
+        begun = store.backend.begin_upload(store.log_of(a_segment(), "0" * 16).key)
+        ids = [upload_id, f"{begun.upload_id}/{upload_id}", f"{upload_id}/{begun.upload_id}"]
+        place = ObjectLocation(LOCATION_ID, begun.key)
+        outcomes = objects.abort_multipart_uploads([(place, each[:1_024]) for each in ids])
+        # A store may refuse an id that it would never give.
+        assert all(each is None or "answered 400" in str(each) for each in outcomes)
+        assert [each.upload_id for each in all_multipart_uploads(objects)] == [begun.upload_id]
+        assert fetched(rsm, metadata) == b"log"
+
     def test_what_is_being_copied_is_neither_deleted_nor_ended(
         self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
     ) -> None:

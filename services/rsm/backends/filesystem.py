@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import secrets
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ from services.rsm.backends.protocol import (
 
 # Separates a key from an upload id in the name of an unfinished file; no key contains it.
 _MARK = "~"
+# Longer than any of ours, and no part of a path.
+_UPLOAD_ID = re.compile(r"[0-9a-f]{1,64}")
 _RETRIABLE_ERRNO = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ESTALE})
 
 
@@ -100,6 +103,8 @@ class FilesystemStorage:
             self._sync_directories(upload.key)
 
     def abort_upload(self, upload: Upload) -> None:
+        if _UPLOAD_ID.fullmatch(upload.upload_id) is None:
+            return  # No upload has such an id.
         with self._errors(f"ending the upload of {upload.key}"):
             self._unlink(self._aside(upload))
 
