@@ -55,7 +55,7 @@ class _Reader:
             consumer.assign([TopicPartition(topic.name, 0, 0)])
             position = 0
             while position < self.end_offset:
-                for message in consumer.consume(1000, timeout=1):
+                for message in consumer.consume(min(1000, self.end_offset - position), timeout=1):
                     assert message.error() is None, message.error()
                     offset = message.offset()
                     assert offset == position, f"{topic.name}: {offset} follows {position - 1}"
