@@ -284,7 +284,7 @@ PATIENT = ServiceSettings(
     default_deadline_ms=600_000,
     drain_timeout_ms=1_000,
 )
-# In 4 threads and in the queue.
+# Four are served, and the others wait for their turns; each has a thread.
 STREAMS = 4 + 4 * WAITING_PER_STREAM_THREAD
 UNARY_CALLS = 4 + 4 * WAITING_PER_UNARY_THREAD
 KIND = {"Copy": "stream-in", "Fetch": "stream-out"}
@@ -304,7 +304,7 @@ def test_a_thousand_idle_streams_take_the_room_of_their_kind_and_no_more(
         text = rf"too many concurrent {KIND[method]} calls \(limit 4\) and the queue is full; retry"
         with pytest.raises(ThrottledError, match=text):
             client.stream_of_a_mebibyte(method)
-        assert _threads_named(KIND[method]) == 4
+        assert _threads_named(KIND[method]) == STREAMS
         assert peer.ended == 1000 - STREAMS
 
 
@@ -325,7 +325,7 @@ def test_a_thousand_idle_streams_are_gone_when_they_have_been_idle_for_long_enou
 def test_streams_that_wait_are_let_in_when_idle_ones_leave(address: str, client: Client) -> None:
     with idle_peer(address, 1) as peer, ThreadPoolExecutor(1) as pool:
         peer.open_calls(path("Copy"), STREAMS - 1)
-        eventually(lambda: _threads_named("stream-in") == 4)
+        eventually(lambda: _threads_named("stream-in") == STREAMS - 1)
         copy = pool.submit(client.copy, b"waits")
         with pytest.raises(TimeoutError):
             copy.result(timeout=1)
@@ -364,7 +364,7 @@ def test_streams_in_progress_may_end_within_the_drain(service: Streams) -> None:
         under_way = client.stream("Slow", b"")
         assert service.held.acquire(timeout=30)
         idle = [client.open_copy(done) for _ in range(STREAMS)]
-        eventually(lambda: _threads_named("stream-in") == 4)
+        eventually(lambda: _threads_named("stream-in") == STREAMS)
         with ThreadPoolExecutor(1) as pool:
             draining = pool.submit(cleanup.close)
             # A server that drains refuses; how, is gRPC's to say.
@@ -384,7 +384,7 @@ def test_idle_streams_end_with_the_drain(service: Streams) -> None:
         client = _draining_client(service, 3_000, outside, cleanup)
         assert client.unary("LookUp") == b"found"
         idle = [client.open_copy(done) for _ in range(STREAMS)]
-        eventually(lambda: _threads_named("stream-in") == 4)
+        eventually(lambda: _threads_named("stream-in") == STREAMS)
         started = time.monotonic()
         cleanup.close()
         assert time.monotonic() - started > 2.5
