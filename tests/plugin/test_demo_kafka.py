@@ -45,7 +45,8 @@ def test_every_record_comes_back_from_the_tier_and_the_disk(shown: Shown, when: 
     for reading in (uncommitted, committed):
         assert (reading["different_records"], reading["first_offset"]) == (0, 0)
         assert reading["tier_bytes"] > reading["disk_bytes"] > 0
-        assert reading["rsm_fetches"] >= shown.report["left_the_disk"]
+    # The plugin may still hold what the reading before has read.
+    assert uncommitted["rsm_fetches"] >= shown.report["left_the_disk"]
 
 
 def test_what_the_disk_has_is_not_read_from_the_tier(shown: Shown) -> None:

@@ -161,6 +161,17 @@ def test_reads_of_the_tier_alone_go_through_rsm(
     assert reading(on_disk, rsm_fetches).is_from_where_it_should is right
 
 
+@pytest.mark.parametrize(
+    ("on_disk", "right"), [([False, False, True], True), ([True, True], False)]
+)
+def test_what_the_plugin_may_hold_needs_no_call_of_rsm(
+    on_disk: Sequence[bool], right: bool
+) -> None:
+    held = replace(reading(on_disk, 1), may_be_held=True)
+    assert held.is_from_where_it_should is right
+    assert replace(held, rsm_fetches=0).is_from_where_it_should
+
+
 def good_report() -> DemoKafkaReport:
     return DemoKafkaReport(
         "4.4.0",
