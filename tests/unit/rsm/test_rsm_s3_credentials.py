@@ -242,7 +242,7 @@ def test_refused_keys_are_renewed_but_not_over_and_over(clock: Clock) -> None:
         (None, "cannot be read: No such file or directory"),
         (b" \n", "is empty"),
         (b"\xff\xfe", "is not UTF-8"),
-        (b"k" * (MAX_SECRET_BYTES + 1), "has over 65536 bytes"),
+        (b"k" * (MAX_SECRET_BYTES + 1), "cannot be read: has over 65536 bytes"),
     ],
 )
 def test_a_file_without_a_secret_is_named(tmp_path: Path, content: bytes | None, said: str) -> None:
