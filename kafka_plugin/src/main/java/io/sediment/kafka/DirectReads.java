@@ -46,6 +46,9 @@ final class DirectReads implements ChunkSource, DirectReadsMXBean, AutoCloseable
         }
     };
     private Optional<Long> pausedUntilNanos = Optional.empty();
+    /** The store has failed, and has not worked since. */
+    private boolean isPaused;
+    /** A failure was said, and that it is over was not. */
     private boolean isFailing;
     private boolean isUnimplementedSaid;
 
@@ -174,6 +177,10 @@ final class DirectReads implements ChunkSource, DirectReadsMXBean, AutoCloseable
             if (isAhead(pausedUntilNanos)) {
                 return Optional.empty();
             }
+            if (isPaused) {
+                // One read tries the store: a store that stands still must not delay the others.
+                pausedUntilNanos = Optional.of(clock.getAsLong() + RETRY_NANOS);
+            }
             slot = slots.computeIfAbsent(segment.remoteLogSegmentId(), id -> new Slot());
         }
         synchronized (slot) {
@@ -227,6 +234,7 @@ final class DirectReads implements ChunkSource, DirectReadsMXBean, AutoCloseable
         }
         synchronized (this) {
             if (e.scope() == Scope.STORE) {
+                isPaused = true;
                 pausedUntilNanos = Optional.of(clock.getAsLong() + RETRY_NANOS);
                 slots.clear();
             }
@@ -252,6 +260,10 @@ final class DirectReads implements ChunkSource, DirectReadsMXBean, AutoCloseable
     }
 
     private synchronized void worked(OpenedLog log) {
+        if (isPaused) {
+            isPaused = false;
+            pausedUntilNanos = Optional.empty();
+        }
         if (isFailing) {
             isFailing = false;
             LOG.info("the store at {} is read directly again", log.host());

@@ -1,17 +1,23 @@
 package io.sediment.kafka;
 
+import static io.sediment.kafka.Eventually.assertEventually;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.ByteArrayOutputStream;
+import java.io.IOException;
 import java.io.InputStream;
 import java.lang.management.ManagementFactory;
 import java.util.List;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReference;
 import javax.management.ObjectName;
 
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
+import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
+import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageException;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
@@ -25,6 +31,7 @@ class DirectModeTest {
     private final RemoteLogSegmentMetadata segment = Samples.newSegment(0, 3 * CHUNK + 17);
     private final byte[] log = rsm.put(segment);
     private final SedimentRemoteStorageManager manager = new SedimentRemoteStorageManager();
+    private final AtomicReference<Exception> failure = new AtomicReference<>();
 
     @AfterEach
     void close() {
@@ -68,6 +75,31 @@ class DirectModeTest {
         manager.configure(server.settings("broker.id", 9));
         assertArrayEquals(log, readAll());
         assertEquals(List.of(), store.starts());
+    }
+
+    @Test
+    void managerIsClosedWhileTheStoreStandsStill() throws Exception {
+        rsm.handOut(store);
+        store.standStill();
+        manager.configure(server.settings("broker.id", 9, "direct.reads", "true"));
+        try (InputStream stream = manager.fetchLogSegment(segment, 0)) {
+            stream.readNBytes(MIB);
+        }
+        // Of a sequential reader, who waits for the store as long as the manager is open.
+        Thread reader = new Thread(() -> {
+            try (InputStream stream = manager.fetchLogSegment(segment, MIB)) {
+                stream.readNBytes(MIB);
+            } catch (IOException | RemoteStorageException e) {
+                failure.set(e);
+            }
+        });
+        reader.start();
+        assertEventually(() -> !store.starts().isEmpty(), "the store is asked");
+
+        manager.close();
+
+        reader.join(TimeUnit.SECONDS.toMillis(60));
+        assertEquals(RetriableRemoteStorageException.class, failure.get().getClass());
     }
 
     private byte[] readAll() throws Exception {

@@ -179,6 +179,34 @@ class DirectReadsTest {
     }
 
     @Test
+    void storeThatWasAwayIsTriedByOneReadFirst() throws Exception {
+        store.answerWith(503);
+        assertRead(0);
+        store.answerWith(206);
+        nowNanos.set(TimeUnit.MINUTES.toNanos(1));
+        try (InputStream first = reads.open(segment, 0, SIZE - 1)) {
+            assertRead(0);
+            assertEquals(List.of(0, 0), streamed);
+            assertArrayEquals(log, first.readAllBytes());
+        }
+        assertRead(0);
+        assertEquals(List.of(0, 0), streamed);
+        assertEquals(3, store.starts().size());
+    }
+
+    @Test
+    void storeThatStandsStillIsStreamedFrom() throws Exception {
+        store.standStill();
+        List<String> lines = LogLines.during(() -> {
+            assertRead(0);
+            assertRead(MIB);
+        });
+        assertEquals(List.of(0, MIB), streamed);
+        assertEquals(List.of(0), store.starts());
+        assertTrue(onlyWarning(lines).contains("timed out"), () -> "" + lines);
+    }
+
+    @Test
     void answerThatIsCutIsStreamedFromTheLastBlockThatIsWhole() throws Exception {
         store.cutAfter(MIB + 10);
         assertRead(0);

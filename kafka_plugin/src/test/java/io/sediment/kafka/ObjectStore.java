@@ -12,6 +12,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.regex.Matcher;
@@ -28,6 +29,7 @@ final class ObjectStore implements AutoCloseable {
     private final List<Integer> starts = new CopyOnWriteArrayList<>();
     private volatile int status = 206;
     private volatile int cutAfterBytes = Integer.MAX_VALUE;
+    private volatile CountDownLatch released = new CountDownLatch(0);
 
     ObjectStore() {
         try {
@@ -61,6 +63,11 @@ final class ObjectStore implements AutoCloseable {
         cutAfterBytes = bytes;
     }
 
+    /** Answers nothing from now on, until it is closed. */
+    void standStill() {
+        released = new CountDownLatch(1);
+    }
+
     /** The first positions of the ranges that were asked for so far, in order. */
     List<Integer> starts() {
         return starts;
@@ -68,6 +75,7 @@ final class ObjectStore implements AutoCloseable {
 
     @Override
     public void close() {
+        released.countDown();
         server.stop(0);
         threads.shutdownNow();
     }
@@ -81,6 +89,7 @@ final class ObjectStore implements AutoCloseable {
             }
             int start = Integer.parseInt(range.group(1));
             starts.add(start);
+            await();
             if (status != 206) {
                 refuse(exchange);
                 return;
@@ -88,6 +97,14 @@ final class ObjectStore implements AutoCloseable {
             byte[] body = Arrays.copyOfRange(log, start, Integer.parseInt(range.group(2)) + 1);
             exchange.sendResponseHeaders(206, body.length);
             exchange.getResponseBody().write(body, 0, Math.min(body.length, cutAfterBytes));
+        }
+    }
+
+    private void await() {
+        try {
+            released.await();
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
         }
     }
 
