@@ -6,7 +6,7 @@ import org.junit.jupiter.api.Assertions;
 
 /** Waits for what another thread does. */
 final class Eventually {
-    private static final long TIMEOUT_MS = 10_000;
+    private static final long TIMEOUT_MS = 60_000;
     private static final long INTERVAL_MS = 10;
 
     private Eventually() {
