@@ -26,7 +26,7 @@ def ship(
 
     On servers of its own that end with it, over links: the log itself is only read. Exit code 0:
     all of it came back as it was. 1: some of it was held back or did not, and is named. 2: the log
-    directory cannot be used. 3: the demo could not go on.
+    directory cannot be used. 3: the demo failed.
     """
     from demos.ship import run
 
@@ -40,8 +40,8 @@ def sweep(
     """Ship a Kafka log, then expire and remove parts on Spark.
 
     On servers of its own that end with it, over links. Exit code 0: what had to go is gone, and
-    tables and bucket agree. 1: they do not. 2: the log directory cannot be used. 3: the demo could
-    not go on.
+    tables and bucket agree. 1: they do not. 2: the log directory cannot be used. 3: the demo
+    failed.
     """
     from demos.sweep import run
 
@@ -58,7 +58,7 @@ def kafka(
 
     On servers and a broker of its own that end with it. Needs Java and the extra `kafka-demo`.
     Exit code 0: everything was as it should be. 1: something was not, and is named. 2: the jar or
-    the directory cannot be used. 3: the demo could not go on.
+    the directory cannot be used. 3: the demo failed.
     """
     from demos.kafka import run
 
@@ -74,7 +74,7 @@ def broker(
 
     On servers and a broker of its own that end with it. Needs Java and the extra `kafka-demo`.
     Exit code 0: everything was as it should be. 1: a record differs or is missing, or something
-    else was not so, and is named. 2: the directory cannot be used. 3: the demo could not go on.
+    else was not so, and is named. 2: the directory cannot be used. 3: the demo failed.
     """
     from demos.broker import run
 

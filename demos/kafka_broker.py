@@ -1,4 +1,4 @@
-"""Run a real single-node Kafka: KRaft, broker and controller in one process."""
+"""Run a real Kafka broker (KRaft): a whole cluster in one process, or a member of another."""
 
 import base64
 import os
@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -146,6 +147,19 @@ class KafkaBrokerError(RuntimeError):
     """The broker could not be created, or did not stop cleanly."""
 
 
+@dataclass(frozen=True)
+class Membership:
+    """The place of a broker in a cluster whose controller is another process.
+
+    Attributes:
+        controller: Kafka's form of the one voter, ``NODE_ID@HOST:PORT``.
+    """
+
+    node_id: int
+    cluster_id: str
+    controller: str
+
+
 class KafkaBroker:
     """Run one broker in ``directory``, which keeps its state between starts.
 
@@ -166,12 +180,14 @@ class KafkaBroker:
         log_dirs: int = 1,
         listeners: Sequence[str] = (),
         jvm_options: Sequence[str] = SMALL_JVM,
+        membership: Membership | None = None,
     ) -> None:
         """Prepare a broker; nothing runs yet.
 
         ``jars`` is a directory with all jars of a broker. ``settings`` are broker properties by
         Kafka's names. ``listeners`` are additional to PLAINTEXT, each named like its security
-        protocol. ``jvm_options`` are by default those of a broker that lives for seconds.
+        protocol. ``jvm_options`` are by default those of a broker that lives for seconds. Without
+        ``membership`` the broker is its own controller and the whole cluster.
         """
         owned = _OWNED_SETTINGS.intersection(settings or {})
         if owned:
@@ -185,6 +201,8 @@ class KafkaBroker:
         self._jars = jars
         self._listeners = ("PLAINTEXT", *listeners)
         self._jvm_options = jvm_options
+        self._membership = membership
+        self.node_id = membership.node_id if membership else NODE_ID
         self._process: ChildProcess | None = None
         self._ports: Sequence[int] = ()
         self._held_ports: HeldPorts | None = None
@@ -216,6 +234,8 @@ class KafkaBroker:
 
     def start(self) -> None:
         """Start, and return once a client gets metadata in which every partition has a leader.
+
+        A member of a larger cluster is ready once the cluster lists it.
 
         Raises:
             JavaMissingError: there is no java, or it is too old.
@@ -291,8 +311,12 @@ class KafkaBroker:
                 "log_level": 0,  # refused connections are expected until it listens
             }
         )
-        cluster_id = self.cluster_id
-        self._process.wait_until_ready(lambda: _has_leaders(admin, cluster_id), _START_TIMEOUT_MS)
+        self._process.wait_until_ready(lambda: self._serves(admin), _START_TIMEOUT_MS)
+
+    def _serves(self, admin: AdminClient) -> bool:
+        if self._membership is None:
+            return _has_leaders(admin, self.cluster_id)
+        return _lists(admin, self.node_id, self._ports[-1])
 
     def _addresses(self, ports: Sequence[int]) -> Iterator[tuple[str, str]]:
         for listener, port in zip(self._listeners, ports, strict=True):
@@ -301,14 +325,18 @@ class KafkaBroker:
     def _write_properties(self, controller_port: int, *ports: int) -> None:
         controller = f"{LOOPBACK}:{controller_port}"
         listeners = [f"{name}://{address}" for name, address in self._addresses(ports)]
+        membership = self._membership
+        own = [] if membership else [f"CONTROLLER://{controller}"]
         settings = {
             **self._settings,
-            "process.roles": "broker,controller",
-            "node.id": str(NODE_ID),
+            "process.roles": "broker" if membership else "broker,controller",
+            "node.id": str(self.node_id),
             # The voters are here and not in the metadata log, so that the port may change.
-            "controller.quorum.voters": f"{NODE_ID}@{controller}",
+            "controller.quorum.voters": (
+                membership.controller if membership else f"{NODE_ID}@{controller}"
+            ),
             "controller.listener.names": "CONTROLLER",
-            "listeners": ",".join([*listeners, f"CONTROLLER://{controller}"]),
+            "listeners": ",".join([*listeners, *own]),
             "advertised.listeners": ",".join(listeners),
             "listener.security.protocol.map": _PROTOCOLS_OF_LISTENERS,
             "log.dirs": ",".join(map(str, self.log_dirs)),
@@ -316,21 +344,34 @@ class KafkaBroker:
         self._properties.write_text("".join(f"{k}={v}\n" for k, v in sorted(settings.items())))
 
     def _format(self, command: Sequence[str]) -> None:
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        # With "=", because an id may begin with a dash.
-        arguments = ["format", "--ignore-formatted", f"--cluster-id={cluster_id}"]
-        done = subprocess.run(
-            [*command, "kafka.tools.StorageTool", *arguments, f"--config={self._properties}"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_FORMAT_TIMEOUT_S,
-            check=False,
-        )
-        if done.returncode != 0:
-            tail = done.stdout[-_LOG_TAIL_CHARACTERS:]
-            raise KafkaBrokerError(f"formatting the storage failed:\n{tail}")
+        cluster_id = self._membership.cluster_id if self._membership else new_cluster_id()
+        format_storage(command, cluster_id, self._properties)
+
+
+def new_cluster_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def format_storage(java: Sequence[str], cluster_id: str, properties: Path) -> None:
+    """Format the storage of a node, as Kafka requires before its first start.
+
+    Raises:
+        KafkaBrokerError: Kafka's tool failed.
+    """
+    # With "=", because an id may begin with a dash.
+    arguments = ["format", "--ignore-formatted", f"--cluster-id={cluster_id}"]
+    done = subprocess.run(
+        [*java, "kafka.tools.StorageTool", *arguments, f"--config={properties}"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_FORMAT_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        tail = done.stdout[-_LOG_TAIL_CHARACTERS:]
+        raise KafkaBrokerError(f"formatting the storage failed:\n{tail}")
 
 
 def _has_leaders(admin: AdminClient, cluster_id: str) -> bool:
@@ -346,3 +387,13 @@ def _has_leaders(admin: AdminClient, cluster_id: str) -> bool:
     leaders = [p.leader for topic in metadata.topics.values() for p in topic.partitions.values()]
     ours = metadata.cluster_id == cluster_id and bool(metadata.brokers)
     return ours and all(leader >= 0 for leader in leaders)
+
+
+def _lists(admin: AdminClient, node_id: int, port: int) -> bool:
+    """Return whether the cluster has the broker at this port: registered, and not fenced."""
+    try:
+        metadata = admin.list_topics(timeout=1.0)
+    except KafkaException:
+        return False
+    found = metadata.brokers.get(node_id)
+    return found is not None and found.port == port

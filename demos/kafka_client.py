@@ -49,14 +49,17 @@ class Topic:
     config: Mapping[str, str] = field(default_factory=dict)
 
     def new(self) -> NewTopic:
-        config = {
+        return NewTopic(self.name, self.partitions, 1, config=self.configs())
+
+    def configs(self) -> dict[str, str]:
+        """Return all configs that the topic is created with."""
+        return {
             "internal.segment.bytes": str(self.segment_bytes),
             "index.interval.bytes": "1024",
             "retention.ms": "-1",
             "retention.bytes": "-1",
             **self.config,
         }
-        return NewTopic(self.name, self.partitions, 1, config=config)
 
 
 class Cluster:
@@ -96,11 +99,18 @@ class Cluster:
 
     def configure(self, topic: str, **config: str) -> None:
         """Set topic configs; underscores stand for dots."""
+        self._configure(ResourceType.TOPIC, topic, config)
+
+    def configure_broker(self, node_id: int, **config: str) -> None:
+        """Set configs that a broker takes while it runs, and keeps; underscores stand for dots."""
+        self._configure(ResourceType.BROKER, str(node_id), config)
+
+    def _configure(self, kind: ResourceType, name: str, config: Mapping[str, str]) -> None:
         entries = [
-            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-            for name, value in config.items()
+            ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for key, value in config.items()
         ]
-        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        resource = ConfigResource(kind, name, incremental_configs=entries)
         for altered in self.admin.incremental_alter_configs([resource]).values():
             altered.result(CLIENT_TIMEOUT_S)
 

@@ -24,13 +24,13 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from services.common.printable import printable
+from services.common.secret_variables import is_private
 from spark_jobs.options import SweepOptions
 from spark_jobs.report import EXIT_REFUSED, SweepError, SweepReport, sweep_errors
 from spark_jobs.sweep import Say, SweepRun
 
 _TASK_ATTEMPTS = 4
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
-_SERVICES = ("RSM_", "RLMM_", "RLM_")
 _NO_JAVA = "Spark needs Java 17 or newer and found none; install it or set JAVA_HOME"
 
 
@@ -89,7 +89,7 @@ def _launched(conf: SparkConf, log_path: Path) -> JavaGateway:
         streams = {"stdout": log, "stderr": log}
         try:
             # Its executors inherit the environment.
-            with _without_service_settings():
+            with _without_secrets():
                 return launch_gateway(conf, streams)  # type: ignore[no-untyped-call]  # none exist
         except PySparkRuntimeError as e:
             said = log_path.read_text(errors="replace").strip().partition("\n")[0]
@@ -97,9 +97,12 @@ def _launched(conf: SparkConf, log_path: Path) -> JavaGateway:
 
 
 @contextmanager
-def _without_service_settings() -> Iterator[None]:
-    """Keep the settings of the services, and so their secrets, from processes started inside."""
-    kept = {name: os.environ.pop(name) for name in [*os.environ] if name.startswith(_SERVICES)}
+def _without_secrets() -> Iterator[None]:
+    """Keep the settings of the services, and secrets of S3 and PostgreSQL, from child processes.
+
+    Sweeps read and delete through RSM and RLMM, so no job of ours needs them.
+    """
+    kept = {name: os.environ.pop(name) for name in [*os.environ] if is_private(name)}
     try:
         yield
     finally:

@@ -13,6 +13,7 @@ from services.common.log import RepeatFilter
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint, SeaweedFS
 from services.rlmm import schema
+from tests.harness.databases import Databases
 from tests.harness.minio import MinioServer
 
 # Property tests try few examples in `make test` and many in `make test-deep`.
@@ -70,7 +71,8 @@ def postgres(server_directory: Path) -> Iterator[EmbeddedPostgres]:
 
     It never waits for its disk: nothing here outlives the run.
     """
-    hasty = {"fsync": "off", "full_page_writes": "off"}
+    # Statistics come from a test's own ANALYZE only: others would change plans by chance.
+    hasty = {"fsync": "off", "full_page_writes": "off", "autovacuum_naptime": "1d"}
     with EmbeddedPostgres(server_directory / "postgres", hasty) as server:
         yield server
 
@@ -82,12 +84,19 @@ def migrated_database(postgres: EmbeddedPostgres) -> str:
     return _MIGRATED
 
 
+@pytest.fixture(scope="module")
+def databases(postgres: EmbeddedPostgres, migrated_database: str) -> Iterator[Databases]:
+    lent = Databases(postgres, migrated_database)
+    yield lent
+    lent.drop_all()
+
+
 @pytest.fixture
-def database_url(postgres: EmbeddedPostgres, migrated_database: str) -> Iterator[str]:
-    """A database of the test's own, with RLMM's schema and no rows."""
-    name = f"test_{uuid.uuid4().hex}"
-    yield postgres.create_database(name, template=migrated_database)
-    postgres.drop_database(name)
+def database_url(databases: Databases) -> Iterator[str]:
+    """A database for this test alone, with RLMM's schema and no rows."""
+    url = databases.take()
+    yield url
+    databases.give_back(url)
 
 
 @pytest.fixture

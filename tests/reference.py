@@ -18,12 +18,23 @@ from services.rlm import collectors, metrics
 from services.rlm.collectors import TopicGauge
 from services.rlm.metrics import TopicCounter
 from services.rlm.settings import RlmSettings
+from services.rlmm import watches
 from services.rlmm.settings import RlmmSettings
 from services.rpc.server import access, interceptor, transport
-from services.rsm import direct
+from services.rsm import direct, fetch
 from services.rsm.settings import RsmSettings
 
-_MODULES = (interceptor, access, transport, reloaded_file, direct, metrics, collectors)
+_MODULES = (
+    interceptor,
+    access,
+    transport,
+    reloaded_file,
+    direct,
+    fetch,
+    metrics,
+    collectors,
+    watches,
+)
 """Those that declare metrics."""
 
 _HEADER = """# Settings

@@ -45,13 +45,21 @@ def lines_of(name: str) -> int:
 def every_import_of(name: str) -> frozenset[str]:
     """Return the dotted names in a module's import statements, at its top or within."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(modules()[name].read_text())):
+    for node in statements_of(ast.parse(modules()[name].read_text())):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             inner = (f"{node.module}.{alias.name}" for alias in node.names)
             found.update(i if i in modules() else node.module for i in inner)
     return frozenset(found)
+
+
+def statements_of(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield all statements; expressions, most of a tree, are left out."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield node
+            yield from statements_of(node)
 
 
 def imports_of(name: str) -> set[str]:

@@ -16,15 +16,19 @@
 {{- concat (list "rsm" "rlmm") (ternary (list "rlm") list .Values.rlm.enabled) | toJson -}}
 {{- end -}}
 
-{{- /* The ports of every service, fixed: a pod is a host of its own. */ -}}
+{{- /* The ports of a service, fixed: a pod is a host of its own. Call with (dict "root" $ "component" "rsm"). */ -}}
 {{- define "sediment.ports" -}}
-{{- dict "grpc" 50051 "health" 50052 "metrics" 50053 | toJson -}}
+{{- $ports := dict "grpc" 50051 "health" 50052 "metrics" 50053 -}}
+{{- if and .root.Values.tls.tokens.enabled (has .component (list "rsm" "rlmm")) -}}
+{{- $ports = set $ports "tokens" 50054 -}}
+{{- end -}}
+{{- toJson $ports -}}
 {{- end -}}
 
-{{- /* Call with (dict "root" $ "service" "rsm"). */ -}}
+{{- /* Call with (dict "root" $ "service" "rsm" "port" "grpc"). */ -}}
 {{- define "sediment.address" -}}
-{{- $ports := include "sediment.ports" .root | fromJson -}}
-{{- printf "%s-%s.%s.svc:%d" (include "sediment.fullname" .root) .service .root.Release.Namespace (int $ports.grpc) -}}
+{{- $ports := include "sediment.ports" (dict "root" .root "component" .service) | fromJson -}}
+{{- printf "%s-%s.%s.svc:%d" (include "sediment.fullname" .root) .service .root.Release.Namespace (index $ports .port | int) -}}
 {{- end -}}
 
 {{- /* All below: call with (dict "root" $ "component" "rsm" ...). */ -}}

@@ -9,7 +9,7 @@ imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 securityContext:
-  {{- toYaml .values.podSecurityContext | nindent 2 }}
+  {{- include "sediment.podSecurityContext" . | nindent 2 }}
 {{- with .values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
@@ -29,6 +29,15 @@ affinity:
 volumes:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{- /* RLM's pod mounts the brokers' volumes, whose files the kubelet would give to an fsGroup. */ -}}
+{{- define "sediment.podSecurityContext" -}}
+{{- $pod := .values.podSecurityContext | default dict -}}
+{{- if and (ne .component "rlm") (hasKey $pod "runAsGroup") (not (hasKey $pod "fsGroup")) -}}
+{{- $pod = merge (dict "fsGroup" $pod.runAsGroup) $pod -}}
+{{- end -}}
+{{- toYaml $pod -}}
 {{- end -}}
 
 {{- define "sediment.volumes" -}}
@@ -124,7 +133,7 @@ volumeMounts:
 
 {{- /* The container of a service, in a pod of ours or of a broker; with "envFrom": list. */ -}}
 {{- define "sediment.serviceContainer" -}}
-{{- $ports := include "sediment.ports" .root | fromJson -}}
+{{- $ports := include "sediment.ports" . | fromJson -}}
 name: {{ .containerName }}
 {{ include "sediment.containerBasics" (merge (dict "image" .root.Values.image) .) }}
 command: ["python", "-m", "services.{{ .component }}"]

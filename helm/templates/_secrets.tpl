@@ -36,12 +36,18 @@
 {{- toJson $files -}}
 {{- end -}}
 
+{{- /* With an fsGroup the kubelet gives the files to that group; without one only "all users" fits. */ -}}
+{{- define "sediment.secretMode" -}}
+{{- $pod := include "sediment.podSecurityContext" . | fromYaml -}}
+{{- and (hasKey $pod "fsGroup") (not .foreignPod) | ternary "0440" "0444" -}}
+{{- end -}}
+
 {{- define "sediment.secretVolumes" -}}
 {{- range include "sediment.secretFiles" . | fromJsonArray }}
 - name: {{ .name }}
   secret:
     secretName: {{ .secretName }}
-    defaultMode: 0444
+    defaultMode: {{ include "sediment.secretMode" $ }}
     items:
       {{- toYaml .items | nindent 6 }}
 {{- end }}

@@ -21,8 +21,8 @@ RSM_SECRET_KEY_FILE: /etc/sediment/object-store/secret-key
 {{- end -}}
 
 {{- define "sediment.settings.rlm" -}}
-RLM_RSM_ADDRESS: {{ include "sediment.address" (dict "root" . "service" "rsm") }}
-RLM_RLMM_ADDRESS: {{ include "sediment.address" (dict "root" . "service" "rlmm") }}
+RLM_RSM_ADDRESS: {{ include "sediment.address" (dict "root" . "service" "rsm" "port" "grpc") }}
+RLM_RLMM_ADDRESS: {{ include "sediment.address" (dict "root" . "service" "rlmm" "port" "grpc") }}
 RLM_LOG_DIRS: {{ join "," .Values.rlm.logDirs | quote }}
 {{- with int64 .Values.rlm.indexCache.totalSizeBytes }}
 RLM_REMOTE_LOG_INDEX_FILE_CACHE_DIR: /var/cache/sediment
@@ -33,8 +33,9 @@ RLM_REMOTE_LOG_INDEX_FILE_CACHE_TOTAL_SIZE_BYTES: {{ . | toString | quote }}
 {{- /* All of them, for a ConfigMap. Call with (dict "root" $ "component" "rsm"). */ -}}
 {{- define "sediment.settings" -}}
 {{- $prefix := upper .component -}}
-{{- range $what, $port := include "sediment.ports" .root | fromJson }}
-{{ $prefix }}_{{ eq $what "grpc" | ternary "LISTEN" (upper $what) }}_ADDRESS: {{ printf "%s:%d" $.root.Values.listenHost (int $port) | quote }}
+{{- $names := dict "grpc" "LISTEN" "health" "HEALTH" "metrics" "METRICS" "tokens" "TOKEN_LISTEN" }}
+{{- range $what, $port := include "sediment.ports" . | fromJson }}
+{{ $prefix }}_{{ index $names $what }}_ADDRESS: {{ printf "%s:%d" $.root.Values.listenHost (int $port) | quote }}
 {{- end }}
 {{ include "sediment.tlsSettings" . | trim }}
 {{ include (printf "sediment.settings.%s" .component) .root | trim }}

@@ -2,24 +2,38 @@
 
 {{- /* The secret with tls.crt, tls.key and ca.crt. Call with (dict "root" $ "component" "rsm"). */ -}}
 {{- define "sediment.tlsSecret" -}}
-{{- index .root.Values.tls.existingSecrets .component | default (printf "%s-tls" (include "sediment.name" .)) -}}
+{{- $component := .component -}}
+{{- if and (eq $component "sweeps") (not (has "sweeps" (include "sediment.certified" .root | fromJsonArray))) -}}
+{{- $component = "rsm" -}}
+{{- end -}}
+{{- index .root.Values.tls.existingSecrets .component | default (printf "%s-tls" (include "sediment.name" (dict "root" .root "component" $component))) -}}
 {{- end -}}
 
 {{- define "sediment.policyName" -}}
 {{- .Values.tls.policy.existingConfigMap | default (printf "%s-policy" (include "sediment.fullname" .)) -}}
 {{- end -}}
 
-{{- /* The SPIFFE id in a component's certificate; "values" are those of the component. */ -}}
+{{- /* The SPIFFE id in a component's certificate, or the sweeps' service account; "values" are those of the component. */ -}}
 {{- define "sediment.identity" -}}
+{{- if and (eq .component "sweeps") (eq .root.Values.sweeps.credentials "token") -}}
+{{- printf "system:serviceaccount:%s:%s" .root.Release.Namespace (include "sediment.serviceAccountName" .) -}}
+{{- else -}}
 {{- printf "spiffe://%s/ns/%s/sa/%s" .root.Values.tls.certManager.trustDomain .root.Release.Namespace (include "sediment.serviceAccountName" .) -}}
 {{- end -}}
+{{- end -}}
 
-{{- /* Those that have a certificate of their own, as JSON. */ -}}
+{{- /* Those that call or serve over TLS, as JSON. */ -}}
 {{- define "sediment.tlsComponents" -}}
 {{- $all := include "sediment.services" . | fromJsonArray -}}
 {{- if .Values.rlm.sidecar.enabled -}}{{- $all = append $all "rlm" -}}{{- end -}}
 {{- if or .Values.sweeps.retention.enabled .Values.sweeps.removal.enabled -}}{{- $all = append $all "sweeps" -}}{{- end -}}
 {{- uniq $all | toJson -}}
+{{- end -}}
+
+{{- /* Those that have a certificate of their own, as JSON. */ -}}
+{{- define "sediment.certified" -}}
+{{- $all := include "sediment.tlsComponents" . | fromJsonArray -}}
+{{- eq .Values.sweeps.credentials "token" | ternary (without $all "sweeps") $all | toJson -}}
 {{- end -}}
 
 {{- /* Settings of a service. Call with (dict "root" $ "component" "rsm"). */ -}}
@@ -31,8 +45,13 @@
 {{ $prefix }}_TLS_CLIENT_CA_FILE: /etc/sediment/tls/ca.crt
 {{ $prefix }}_POLICY_FILE: /etc/sediment/policy/policy.toml
 {{ $prefix }}_METRICS_PLAINTEXT: {{ .root.Values.tls.metricsPlaintext | quote }}
+{{- if hasKey (include "sediment.ports" . | fromJson) "tokens" }}
+{{ $prefix }}_TOKEN_JWKS_FILE: /etc/sediment/token-keys/jwks.json
+{{ $prefix }}_TOKEN_ISSUER: {{ .root.Values.tls.tokens.issuer | quote }}
+{{ $prefix }}_TOKEN_AUDIENCE: {{ .root.Values.tls.tokens.audience | quote }}
+{{- end }}
 {{- else -}}
-{{ $prefix }}_PLAINTEXT: "true"
+{{ $prefix }}_PLAINTEXT: {{ .root.Values.tls.plaintext | quote }}
 {{- end -}}
 {{- end -}}
 
@@ -42,11 +61,30 @@
 - name: tls
   secret:
     secretName: {{ include "sediment.tlsSecret" . }}
-    defaultMode: 0444
+    defaultMode: {{ include "sediment.secretMode" . }}
+{{- if and (eq .component "sweeps") (eq .root.Values.sweeps.credentials "token") }}
+    # Of this secret, which may be that of a service, a sweep sees no key.
+    items:
+      - key: ca.crt
+        path: ca.crt
+- name: token
+  projected:
+    sources:
+      # The kubelet renews it; each call reads the newest.
+      - serviceAccountToken:
+          audience: {{ .root.Values.tls.tokens.audience }}
+          expirationSeconds: {{ int .root.Values.tls.tokens.expirationSeconds }}
+          path: token
+{{- end }}
 {{- if ne .component "sweeps" }}
 - name: policy
   configMap:
     name: {{ include "sediment.policyName" .root }}
+{{- end }}
+{{- if hasKey (include "sediment.ports" . | fromJson) "tokens" }}
+- name: token-keys
+  configMap:
+    name: {{ .root.Values.tls.tokens.existingConfigMap }}
 {{- end }}
 {{- end }}
 {{- end -}}
@@ -56,9 +94,19 @@
 - name: tls
   mountPath: /etc/sediment/tls
   readOnly: true
+{{- if and (eq .component "sweeps") (eq .root.Values.sweeps.credentials "token") }}
+- name: token
+  mountPath: /etc/sediment/token
+  readOnly: true
+{{- end }}
 {{- if ne .component "sweeps" }}
 - name: policy
   mountPath: /etc/sediment/policy
+  readOnly: true
+{{- end }}
+{{- if hasKey (include "sediment.ports" . | fromJson) "tokens" }}
+- name: token-keys
+  mountPath: /etc/sediment/token-keys
   readOnly: true
 {{- end }}
 {{- end }}
@@ -69,19 +117,29 @@
 {{- if .Values.tls.enabled }}
 - name: SEDIMENT_TLS_CA_FILE
   value: /etc/sediment/tls/ca.crt
+{{- if eq .Values.sweeps.credentials "token" }}
+- name: SEDIMENT_TOKEN_FILE
+  value: /etc/sediment/token/token
+{{- else }}
 - name: SEDIMENT_TLS_CERTIFICATE_FILE
   value: /etc/sediment/tls/tls.crt
 - name: SEDIMENT_TLS_KEY_FILE
   value: /etc/sediment/tls/tls.key
+{{- end }}
 {{- else }}
 - name: SEDIMENT_PLAINTEXT
-  value: "true"
+  value: {{ .Values.tls.plaintext | quote }}
 {{- end }}
 {{- end -}}
 
 {{- define "sediment.wrongTls" -}}
 {{- $wrong := list -}}
 {{- with .Values.tls -}}
+{{- if and .enabled .plaintext -}}
+{{- $wrong = append $wrong "tls.enabled and tls.plaintext are both true: choose one." -}}
+{{- else if not (or .enabled .plaintext) -}}
+{{- $wrong = append $wrong "tls.enabled and tls.plaintext are both false: set tls.enabled and give certificates, or set tls.plaintext, with which anyone who can reach the services can read and delete everything." -}}
+{{- end -}}
 {{- if .enabled -}}
 {{- if .certManager.enabled -}}
 {{- if not .certManager.issuerRef.name -}}
@@ -95,15 +153,41 @@
 {{- else -}}
 {{- range $component := include "sediment.tlsComponents" $ | fromJsonArray -}}
 {{- if not (index $.Values.tls.existingSecrets $component) -}}
-{{- $wrong = append $wrong (printf "tls.existingSecrets.%s is empty: name the secret with tls.crt, tls.key and ca.crt, or set tls.certManager.enabled." $component) -}}
+{{- $wrong = append $wrong (printf "tls.existingSecrets.%s is empty: name the secret with %s, or set tls.certManager.enabled." $component (has $component (include "sediment.certified" $ | fromJsonArray) | ternary "tls.crt, tls.key and ca.crt" "ca.crt")) -}}
 {{- end -}}
 {{- end -}}
 {{- if not (or .policy.existingConfigMap .policy.grants) -}}
-{{- $wrong = append $wrong "tls.policy is empty, and nobody could call the services: give tls.policy.grants, or tls.policy.existingConfigMap with the key policy.toml." -}}
+{{- $wrong = append $wrong "tls.policy is empty, so every call would be refused: give tls.policy.grants, or tls.policy.existingConfigMap with the key policy.toml." -}}
 {{- end -}}
 {{- end -}}
 {{- if and .policy.existingConfigMap .policy.grants -}}
 {{- $wrong = append $wrong "tls.policy.existingConfigMap and tls.policy.grants are both set: choose one." -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- concat $wrong (include "sediment.wrongTokens" . | fromJsonArray) | toJson -}}
+{{- end -}}
+
+{{- define "sediment.wrongTokens" -}}
+{{- $wrong := list -}}
+{{- with .Values.tls.tokens -}}
+{{- if .enabled -}}
+{{- if not $.Values.tls.enabled -}}
+{{- $wrong = append $wrong "tls.tokens.enabled is true and tls.enabled is not: tokens are sent over TLS only; set tls.enabled." -}}
+{{- end -}}
+{{- range $key, $remedy := dict "existingConfigMap" "name the ConfigMap with the key jwks.json, the output of `kubectl get --raw /openid/v1/jwks`" "issuer" "give the issuer that `kubectl get --raw /.well-known/openid-configuration` names" -}}
+{{- if not (index $.Values.tls.tokens $key) -}}
+{{- $wrong = append $wrong (printf "tls.tokens.%s is empty: %s." $key $remedy) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq $.Values.sweeps.credentials "token") (has "sweeps" (include "sediment.tlsComponents" $ | fromJsonArray)) -}}
+{{- if not .enabled -}}
+{{- $wrong = append $wrong "sweeps.credentials is token, and no port takes tokens: set tls.tokens.enabled." -}}
+{{- end -}}
+{{- $values := mergeOverwrite (deepCopy $.Values.defaults) (deepCopy $.Values.sweeps) -}}
+{{- if eq (include "sediment.serviceAccountName" (dict "root" $ "component" "sweeps" "values" $values)) "default" -}}
+{{- $wrong = append $wrong "sweeps.credentials is token, and the sweeps have the service account default, as every pod may have: name another in sweeps.serviceAccount.name, or set sweeps.serviceAccount.create." -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -125,8 +125,8 @@
 {{- $values := mergeOverwrite (deepCopy $.Values.defaults) (deepCopy $own) -}}
 {{- $volumesAt := printf "%s.extraVolumes" (hasKey $own "extraVolumes" | ternary $component "defaults") -}}
 {{- $mountsAt := printf "%s.extraVolumeMounts" (hasKey $own "extraVolumeMounts" | ternary $component "defaults") -}}
-{{- $taken := list "scratch" "object-store-keys" "database-password" "tls" "policy" -}}
-{{- $paths := list "/tmp" "/etc/sediment/object-store" "/etc/sediment/database" "/etc/sediment/tls" "/etc/sediment/policy" -}}
+{{- $taken := list "scratch" "object-store-keys" "database-password" "tls" "policy" "token" "token-keys" -}}
+{{- $paths := list "/tmp" "/etc/sediment/object-store" "/etc/sediment/database" "/etc/sediment/tls" "/etc/sediment/policy" "/etc/sediment/token" "/etc/sediment/token-keys" -}}
 {{- if eq $component "rlm" -}}
 {{- $taken = append $taken "index-cache" -}}
 {{- $paths = append $paths "/var/cache/sediment" -}}

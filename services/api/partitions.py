@@ -106,6 +106,34 @@ class PartitionReport:
 
 
 @dataclass(frozen=True, slots=True)
+class PolledLog:
+    """The log of a partition that a broker tiers by itself, as an RLM polls it from the cluster.
+
+    It is for display. It is not a PartitionReport, so that no rule of retention applies it: Kafka
+    owns the retention of such a partition.
+
+    Attributes:
+        broker_id, leader_epoch: of the leader that answered.
+        lineage: of the newest finished segment's LEADER_EPOCH index; empty if there is none.
+        log_start_offset: the first offset that Kafka lets consumers read, in the tier or on disk.
+        high_watermark: exclusive.
+    """
+
+    topic_id_partition: TopicIdPartition
+    broker_id: int
+    leader_epoch: int
+    lineage: Lineage
+    log_start_offset: int
+    high_watermark: int
+
+    def __post_init__(self) -> None:
+        require_int32(self.broker_id, "broker_id", at_least=-1)
+        require_int32(self.leader_epoch, "leader_epoch")
+        require_int64(self.log_start_offset, "log_start_offset")
+        require_int64(self.high_watermark, "high_watermark")
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionState:
     """The state of a partition as RLMM stores it.
 
@@ -119,6 +147,8 @@ class PartitionState:
         gaps: recorded (record_gap), at or above log_start_offset; ascending, the last MAX_GAPS.
             Empty in the answer to a report.
         highest_broker_leader_epoch: calls with a lower one are fenced; None if none is known.
+        polled_log: the latest one; None if no RLM has polled it. Not in the answer to a report.
+        polled_at_ms: when it came, by the database's clock.
     """
 
     log_start_offset: int = 0
@@ -128,6 +158,8 @@ class PartitionState:
     read_at_ms: int = 0
     gaps: tuple[OffsetGap, ...] = ()
     highest_broker_leader_epoch: int | None = None
+    polled_log: PolledLog | None = None
+    polled_at_ms: int | None = None
 
     @property
     def report_age_ms(self) -> int | None:

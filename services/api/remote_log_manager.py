@@ -107,13 +107,17 @@ class PartitionLifecycle(Protocol):
         Idempotent: a partition that already has the role keeps its tasks, under the newer epoch.
         A leader runs copy and expiration passes, a follower a pass that refreshes the tier state.
         When a role ends, a running copy is finished (KIP-405) and nothing new begins. RLMM is not
-        needed: the passes announce the role.
+        needed: the passes announce the role. A partition without a folder here has no passes
+        until its folder is found or RLMM lists it; if its topic id then has another name, the role
+        is dropped.
 
         Raises:
-            InvalidRequestError: if a topic id has two names, or another name here; nothing changed.
             NotServedError: if the partitions come from another source.
 
         Outcomes:
+            InvalidRequestError: the topic id has another name here, or in this call; the partition
+                did not change.
+            ThrottledError: too many partitions have a role, and this one's log is not here; retry.
             FencedLeaderEpochError: a later leader epoch is known; the partition did not change.
             ConcurrentUpdateError: the partition's tiering is being disabled; it did not change;
                 retry.
@@ -138,10 +142,11 @@ class PartitionLifecycle(Protocol):
         remover deletes the partition.
 
         Raises:
-            InvalidRequestError: if a topic id has two names, or another name here; nothing changed.
             NotServedError: if the partitions come from another source.
 
         Outcomes:
+            InvalidRequestError: the topic id has another name here, or in this call; the partition
+                did not change.
             FencedLeaderEpochError: a later leader epoch is known, here or to RLMM.
             DeletionRefusedError: TIERING_DISABLED, but the topic's settings do not allow it
                 (remote.log.delete.on.disable, sediment.hold, or sediment.sweep.paused if the sweep

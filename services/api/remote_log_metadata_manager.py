@@ -1,6 +1,6 @@
 """The contract of RLMM, which keeps the metadata of all segments (KIP-405)."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 from uuid import UUID
@@ -20,6 +20,7 @@ from services.api.partitions import (
     PartitionEvent,
     PartitionReport,
     PartitionState,
+    PolledLog,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
     SeenAnomaly,
@@ -42,6 +43,7 @@ from services.api.segments import (
 )
 from services.api.topic_config import RetentionOwner, StoredTopicConfig
 from services.api.validation import require_int32
+from services.api.watches import WatchedPartition, WatchUpdate
 
 MAX_UPDATE_BATCH = MAX_BATCH
 
@@ -438,7 +440,9 @@ class RemoteLogMetadataManager(Protocol):
         """Register that the broker no longer has these replicas. Changes no metadata."""
         ...
 
-    def report_partition_state(self, reports: Sequence[PartitionReport]) -> list[ReportOutcome]:
+    def report_partition_state(
+        self, reports: Sequence[PartitionReport], polled_logs: Sequence[PolledLog] = ()
+    ) -> list[ReportOutcome]:
         """Store up to MAX_REPORTS reports of leaders, with MAX_REPORTED_EPOCHS in all; return the
         state of each partition after it, in order. An error is that item's and stops no other.
 
@@ -448,8 +452,13 @@ class RemoteLogMetadataManager(Protocol):
         partition is new: figures are not events. Idempotent: the same report again only renews its
         time. If the call itself fails, some reports may be stored and others not.
 
+        Args:
+            polled_logs: up to MAX_REPORTS. They change nothing but the state's polled_log, and have
+                no outcome. One of a partition that is not known, or of a lower leader epoch than
+                the stored one, is ignored.
+
         Raises:
-            InvalidRequestError: no report, or too many.
+            InvalidRequestError: neither reports nor polled logs, or too many.
 
         Items' errors:
             InvalidRequestError: a topic id under another name; too many leader epochs.
@@ -526,6 +535,24 @@ class RemoteLogMetadataManager(Protocol):
 
         Raises:
             InvalidRequestError: no partitions, or too many; a topic id under another name.
+        """
+        ...
+
+    def watch_partitions(
+        self, partitions: Sequence[WatchedPartition]
+    ) -> Generator[WatchUpdate, None, None]:
+        """Yield the changes of up to MAX_WATCHED partitions, whichever process makes them.
+
+        The first update has every partition, with what has changed since the revision that the
+        client knows; each later one what was committed since. There is an update at least every
+        HEARTBEAT_S. Lasts until it is closed or fails: then watch again from the revisions that
+        have arrived.
+
+        Raises:
+            InvalidRequestError: no partitions, too many, or one twice; a topic id under another
+                name.
+            ThrottledError: too many watches; or the client is too slow to take the changes.
+            RetriableRemoteStorageError: the changes cannot be read, or the service stops.
         """
         ...
 

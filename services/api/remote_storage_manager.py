@@ -155,6 +155,9 @@ class RemoteStorageManager(Protocol):
     ) -> Iterator[bytes]:
         """Stream one index file, byte for byte as it was copied.
 
+        It may be served from memory for 5 s after the segment's indexes were read from the store,
+        even if another process has deleted them since.
+
         Raises:
             RemoteResourceNotFoundError: the segment is not in the store, or it was copied without
                 the requested transaction index.

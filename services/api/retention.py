@@ -26,6 +26,9 @@ DEFAULT_MAX_REPORT_AGE_MS = 15 * 60 * 1000
 DEFAULT_COPY_GRACE_MS = 60 * 60 * 1000
 NO_TIMESTAMP = -1
 
+NO_REPORT = "no leader has reported: its lineage is not known, nothing new is deleted"
+"""The note if nothing new is deleted because no leader has reported."""
+
 SIZE_NOT_APPLIED = "retention.bytes not applied"
 """The beginning of the note that gives the reason why the size rule was not applied."""
 
@@ -140,10 +143,10 @@ def plan_retention(
         return RetentionPlan(unfinished, notes=("on hold: nothing new is deleted",))
     report = state.report
     if report is None or not state.lineage.entries:
+        # A polled log does not count: Kafka owns the retention of what a broker tiers by itself.
         # Not even by the log start: of two segments with the same offsets, only the lineage
         # decides which one is the partition's.
-        note = "no leader has reported: its lineage is not known, nothing new is deleted"
-        return RetentionPlan(unfinished, notes=(note,))
+        return RetentionPlan(unfinished, notes=(NO_REPORT,))
 
     lineage = SegmentLineage(state.lineage, log_end_offset(ordered, state.lineage, report))
     counted = tuple(_counted(ordered, lineage, state.log_start_offset))

@@ -12,7 +12,7 @@ from enum import Enum
 from uuid import UUID
 
 from services.api.lineage import Divergence, SegmentLineage
-from services.api.partitions import PartitionState, log_end_offset
+from services.api.partitions import PartitionState, PolledLog, log_end_offset
 from services.api.retention import (
     COPIES,
     DEFAULT_MAX_REPORT_AGE_MS,
@@ -23,7 +23,7 @@ from services.api.retention import (
     newest_ms,
     plan_retention,
 )
-from services.api.segments import RemoteLogSegmentMetadata
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import UNLIMITED, TopicConfig
 from services.api.validation import INT64_MAX
 
@@ -135,6 +135,40 @@ class PartitionExplanation:
     on_hold: tuple[Deletion, ...]
     oldest: RemoteLogSegmentMetadata | None
     next: SegmentExplanation | None
+
+
+@dataclass(frozen=True, slots=True)
+class KafkasPart:
+    """What Kafka does with a partition that a broker tiers by itself.
+
+    Attributes:
+        expected: finished segments that end below Kafka's log start: Kafka is expected to delete
+            them.
+    """
+
+    log: PolledLog
+    age_ms: int
+    expected: tuple[RemoteLogSegmentMetadata, ...]
+
+    @property
+    def expected_bytes(self) -> int:
+        return sum(max(0, s.segment_size_in_bytes) for s in self.expected)
+
+
+def kafkas_part(
+    segments: Sequence[RemoteLogSegmentMetadata], state: PartitionState
+) -> KafkasPart | None:
+    """Describe what Kafka does; None if no RLM has polled the log, or a leader's RLM reports."""
+    log, polled_at_ms = state.polled_log, state.polled_at_ms
+    if log is None or polled_at_ms is None or state.report is not None:
+        return None
+    expected = tuple(
+        s
+        for s in segments
+        if s.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        and s.end_offset < log.log_start_offset
+    )
+    return KafkasPart(log, state.read_at_ms - polled_at_ms, expected)
 
 
 def explain_segment(case: RetentionCase, segment: RemoteLogSegmentMetadata) -> SegmentExplanation:

@@ -179,6 +179,7 @@ _RLMM: dict[str, Rule] = {
     "OnStopPartitions": _of_partitions(_S),
     "ListPartitions": Rule(ANY_ROLE, Topics.FILTER, filter="topic"),
     "GetPartitionRevisions": _of_partitions(_R, _S, _D),
+    "WatchPartitions": _of_partitions(_R, _S, _D),
     "GetTopicConfig": Rule(ANY_ROLE, Topics.STORED),
     "PutTopicConfig": Rule(_roles(_M), Topics.STORED),
     "ReportPartitionState": _of_partitions(_S),

@@ -15,7 +15,7 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, a
 from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects
 from services.cli.output import CommandError, Format
 from services.cli.security import chosen_security
-from services.common.client_security import ClientSecurity, SecurityOptions
+from services.common.client_security import ClientSecurity, SecurityOptions, each_address
 from services.local.data_directory import DataDirectoryError, default_directory, running_stack
 from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
@@ -63,7 +63,7 @@ def _channel(
     service: str, address: str | None, data_dir: Path | None
 ) -> Iterator[tuple[grpc.Channel, str]]:
     where = address or address_of(service, data_dir)
-    security = security_options([where], data_dir).security_for(where)
+    security = security_options(each_address(where), data_dir).security_for(where)
     with open_channel(where, security) as channel:
         yield channel, where
 
@@ -163,7 +163,9 @@ Topic = Annotated[
     ),
 ]
 
-_ADDRESS_HELP = "HOST:PORT. Default: that of the running `sediment up`."
+_ADDRESS_HELP = (
+    "HOST:PORT, or several with commas between them. Default: that of the running `sediment up`."
+)
 Rsm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RSM", help=_ADDRESS_HELP)]
 Rlmm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RLMM", help=_ADDRESS_HELP)]
 Rlm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RLM", help=_ADDRESS_HELP)]

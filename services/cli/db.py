@@ -27,7 +27,7 @@ _STEPS = {
     "tombstones": "rows of deleted segments purged",
     "request_outcomes": "request ids purged",
     "events": "old events purged",
-    "anomalies": "anomalies purged that no run sees any more",
+    "anomalies": "resolved anomalies purged",
 }
 
 _DatabaseUrl = Annotated[

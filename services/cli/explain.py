@@ -10,9 +10,10 @@ from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
 from services.api.partitions import PartitionEvent, RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.retention import DEFAULT_COPY_GRACE_MS, Deletion
+from services.api.retention import DEFAULT_COPY_GRACE_MS, NO_REPORT, Deletion
 from services.api.retention_explained import (
     Due,
+    KafkasPart,
     PartitionExplanation,
     SegmentExplanation,
     Standing,
@@ -51,7 +52,7 @@ from services.cli.output import (
     size_text,
     time_text,
 )
-from services.cli.retention import disabled_text
+from services.cli.retention import disabled_text, kafkas_text, lineage_text
 from services.cli.segments import change_text, event_as_json
 from spark_jobs.options import REMOVAL_GRACE_MS
 
@@ -100,13 +101,17 @@ def _partition_facts(facts: PartitionFacts, explanation: PartitionExplanation) -
     state, removal = facts.case.state, removal_text(facts)
     gaps = ", ".join(f"{g.start_offset}-{g.end_offset} {g.kind}" for g in state.gaps)
     size = size_text(explanation.plan.deleted_size_bytes)
-    notes = [
-        ("not applied", note) for note in explanation.plan.notes if note != explanation.size_note
-    ]
+    kafka = facts.kafka
+    hidden = {explanation.size_note, None if kafka is None else NO_REPORT}
+    notes = [("not applied", note) for note in explanation.plan.notes if note not in hidden]
+    kafkas = []
+    if kafka is not None:
+        kafkas = [("Kafka's log", kafkas_text(kafka)), ("lineage", lineage_text(kafka.log))]
     return [
         ("being deleted", removal or "no"),
         ("due segments deleted by", deleter_text(facts)),
         ("log start offset", _log_start_text(facts)),
+        *kafkas,
         ("latest report", _report_text(facts)),
         (
             "oldest segment",
@@ -206,6 +211,8 @@ def deleter_text(facts: PartitionFacts) -> str:
     config = facts.topic.config
     if config.retention_owner is RetentionOwner.BROKER:
         return "the broker, by its own retention settings"
+    if facts.kafka is not None:
+        return "Kafka, by its own retention settings: a broker tiers the topic by itself"
     if config.retention_owner is not RetentionOwner.SWEEP:
         return "RLM of the leader's broker, with its next pass"
     if config.sweep_paused:
@@ -261,9 +268,18 @@ def verdict_text(facts: PartitionFacts, explanation: SegmentExplanation) -> str:
     if standing is Standing.OBSTRUCTED and once_clear is not None:
         when = "now" if once_clear.at_ms == facts.case.now_ms else f"at {_due_text(once_clear)}"
         return f"blocked by {_obstacle_text(facts, explanation)}; otherwise due {when}"
+    if standing is Standing.NOT_JUDGED and facts.kafka is not None:
+        return _kafkas_verdict(facts.kafka, explanation.segment)
     if standing is Standing.NOT_JUDGED:
         return "; ".join(facts.case.plan().notes)
     return f"kept: {_why_kept(facts, explanation)}"
+
+
+def _kafkas_verdict(kafka: KafkasPart, segment: RemoteLogSegmentMetadata) -> str:
+    start = kafka.log.log_start_offset
+    if segment.end_offset < start:
+        return f"Kafka is expected to delete it: its log start is {start}, above the segment"
+    return f"kept until Kafka, which owns its retention, deletes it; Kafka's log start is {start}"
 
 
 def deleted_text(facts: SegmentFacts) -> str | None:

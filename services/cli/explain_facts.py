@@ -17,13 +17,15 @@ from services.api.remote_log_metadata_manager import (
 from services.api.retention import Deletion
 from services.api.retention_explained import (
     Due,
+    KafkasPart,
     PartitionExplanation,
     RetentionCase,
     SegmentExplanation,
+    kafkas_part,
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import StoredTopicConfig
-from services.cli.retention import read_partition
+from services.cli.retention import kafka_as_json, read_partition
 from services.cli.segments import event_as_json
 
 Json = dict[str, object]
@@ -46,6 +48,11 @@ class PartitionFacts:
     revision: int
     case: RetentionCase
     log_start_raised: PartitionEvent | None
+
+    @property
+    def kafka(self) -> KafkasPart | None:
+        """Return what Kafka does, if a broker tiers the partition by itself."""
+        return kafkas_part(self.case.segments, self.case.state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +178,7 @@ def partition_as_json(facts: PartitionFacts, explanation: PartitionExplanation) 
         "log_start_offset": state.log_start_offset,
         "log_start_raised": _event_or_none(facts.log_start_raised),
         "report": None if state.report is None else _report(state.report, state.report_age_ms),
+        "polled_log": kafka_as_json(facts.kafka),
         "size_note": explanation.size_note,
         "oldest": None if explanation.oldest is None else segment_as_json(explanation.oldest),
         "due": [_deletion(deletion) for deletion in explanation.plan.deletions],

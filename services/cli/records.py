@@ -9,6 +9,7 @@ from typing import Any
 from crc32c import crc32c
 from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords
+from kafka.record.util import decode_varint
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import (
@@ -29,6 +30,16 @@ from services.common.inflate import (
 from services.rlm.kafka_log.batches import HEADER_BYTES, Batch, BatchError, walk_batches
 
 FETCH_BYTES = 1024 * 1024
+
+MAX_RECORD_HEADERS = 10_000
+"""Most headers of a record. Records are decoded one by one, so this bounds the memory of a batch.
+
+An empty header has 2 bytes in a batch and takes 80 when it is decoded, and more when it is printed.
+"""
+
+
+class TooManyHeadersError(Exception):
+    """The error if a record has more than MAX_RECORD_HEADERS."""
 
 
 class UnreadableBatchError(Exception):
@@ -66,7 +77,7 @@ def decoded(
                     for record in _records_of(batch, batch_limit_bytes):
                         if record.offset >= offset:
                             yield record, source
-                except (InflatedTooLargeError, DamagedDataError, CorruptRecordError) as e:
+                except _UNREADABLE as e:
                     unreadable(_unreadable(tp, batch, batch_limit_bytes, e))
                 offset = max(offset, batch.last_offset + 1)
         if offset >= log_end:
@@ -89,6 +100,9 @@ def _fetch_once(
         for source, run in groupby(filled, key=attrgetter("source"))
     ]
     return runs, max((part.high_watermark for part in parts), default=-1)
+
+
+_UNREADABLE = (InflatedTooLargeError, TooManyHeadersError, DamagedDataError, CorruptRecordError)
 
 
 class _MemoryWindow:
@@ -130,7 +144,41 @@ def _records_of(batch: Batch, limit_bytes: int) -> Iterator[Any]:
     data = bytes(batch.data)
     if codec is not Codec.NONE:
         data = _uncompressed(data, inflate(codec, data[HEADER_BYTES:], limit_bytes))
+    _check_headers(data)
     yield from MemoryRecords(data).next_batch()
+
+
+def _check_headers(data: bytes) -> None:
+    """Read the counts of headers of an uncompressed batch, before a record of it is decoded.
+
+    Numbers are read as kafka-python reads them. At a record that it refuses this check ends.
+
+    Raises:
+        TooManyHeadersError: a record has too many.
+    """
+    at = HEADER_BYTES
+    try:
+        while at < len(data):
+            length, start = decode_varint(data, at)
+            count, at = _header_count(data, start)
+            if count > MAX_RECORD_HEADERS:
+                raise TooManyHeadersError(f"a record has {count} headers")
+            if start + length < at:
+                return
+            at = start + length
+    except (IndexError, ValueError):
+        return
+
+
+def _header_count(data: bytes, at: int) -> tuple[int, int]:
+    """Read the count of headers of the record at `at`, and the position behind it."""
+    for _ in ("attributes", "timestamp", "offset"):
+        _, at = decode_varint(data, at)
+    for _ in ("key", "value"):
+        size, at = decode_varint(data, at)
+        at += max(size, 0)  # null has the size -1
+    count, at = decode_varint(data, at)
+    return int(count), int(at)
 
 
 def _codec_of(batch: Batch) -> Codec:
@@ -173,6 +221,12 @@ def _unreadable(
             f"{at} inflates to more than the limit of {limit_bytes} bytes; skipped. If you trust "
             "its producer, raise --max-batch-bytes"
         )
+    if isinstance(error, TooManyHeadersError):
+        return UnreadableBatchError(
+            f"{at} is not decoded: {error}, more than the limit of {MAX_RECORD_HEADERS}; skipped. "
+            "Read it with a consumer of Kafka if you trust its producer"
+        )
     return UnreadableBatchError(
-        f"{at} cannot be decoded: {error}; skipped. Its CRC is right, so its producer wrote it so"
+        f"{at} cannot be decoded: {error}; skipped. The CRC is valid, so the producer sent it like "
+        "this"
     )

@@ -10,9 +10,10 @@ import typer
 from services.api.calls import AtRevision
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.partitions import PartitionState
+from services.api.partitions import PartitionState, PolledLog
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
-from services.api.retention import Deletion, RetentionPlan
+from services.api.retention import NO_REPORT, Deletion, RetentionPlan
+from services.api.retention_explained import KafkasPart, kafkas_part
 from services.api.topic_config import StoredTopicConfig, TopicConfig
 from services.cli.connections import (
     DataDir,
@@ -29,6 +30,8 @@ from services.rlm.roles.stopping import kept_because
 
 app = command_group()
 
+MAX_SHOWN_EPOCHS = 20
+
 
 @dataclass(frozen=True, slots=True)
 class _Evaluated:
@@ -38,12 +41,17 @@ class _Evaluated:
     state: AtRevision[PartitionState]
     topic: StoredTopicConfig
     plan: RetentionPlan
+    kafka: KafkasPart | None
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Explain why more or less is deleted than the rules seem to require."""
+        notes = self.plan.notes
+        if self.kafka is not None:
+            kafkas = f"Kafka owns its retention: {kafkas_text(self.kafka)}"
+            notes = (kafkas, *(note for note in notes if note != NO_REPORT))
         disabled = disabled_text(self.topic.config)
-        return self.plan.notes if disabled is None else (disabled, *self.plan.notes)
+        return notes if disabled is None else (disabled, *notes)
 
 
 @app.command()
@@ -112,7 +120,8 @@ def _evaluate(manager: RemoteLogMetadataManager, name: TopicIdPartition) -> _Eva
     """Evaluate a partition by its stored report; RLM sends a new report before it deletes."""
     topic, snapshot = read_partition(manager, name)
     state = AtRevision(snapshot.state, snapshot.revision)
-    return _Evaluated(name, state, topic, snapshot.plan(topic.config))
+    kafka = kafkas_part(snapshot.segments, snapshot.state)
+    return _Evaluated(name, state, topic, snapshot.plan(topic.config), kafka)
 
 
 def read_partition(
@@ -126,6 +135,42 @@ def read_partition(
     topic = manager.topic_config(name.topic_id)
     state = partial(manager.partition_state, name)
     return topic, replan(partial(take_snapshot, manager, name), state)
+
+
+def kafkas_text(kafka: KafkasPart) -> str:
+    """Describe the log of a partition that a broker tiers, and what Kafka will delete of it."""
+    log = kafka.log
+    return (
+        f"polled {kafka.age_ms // 1000} s ago, leader broker {log.broker_id} in epoch "
+        f"{log.leader_epoch}, log start {log.log_start_offset}, high watermark "
+        f"{log.high_watermark}; Kafka is expected to delete {len(kafka.expected)} segments "
+        f"({size_text(kafka.expected_bytes)}) below its log start"
+    )
+
+
+def lineage_text(log: PolledLog) -> str:
+    epochs = log.lineage.entries
+    shown = " ".join(f"{e.leader_epoch}:{e.start_offset}" for e in epochs[-MAX_SHOWN_EPOCHS:])
+    more = len(epochs) - MAX_SHOWN_EPOCHS
+    return f"{more} earlier, {shown}" if more > 0 else shown or "none, nothing is in the tier"
+
+
+def kafka_as_json(kafka: KafkasPart | None) -> dict[str, object] | None:
+    if kafka is None:
+        return None
+    log = kafka.log
+    return {
+        "age_ms": kafka.age_ms,
+        "broker_id": log.broker_id,
+        "leader_epoch": log.leader_epoch,
+        "leader_epochs": [[e.leader_epoch, e.start_offset] for e in log.lineage.entries],
+        "log_start_offset": log.log_start_offset,
+        "high_watermark": log.high_watermark,
+        "expected_deletions": [
+            uuid_to_text(segment.remote_log_segment_id.id) for segment in kafka.expected
+        ],
+        "expected_bytes": kafka.expected_bytes,
+    }
 
 
 def disabled_text(config: TopicConfig) -> str | None:
@@ -166,7 +211,7 @@ def _as_row(one: _Evaluated) -> tuple[object, ...]:
         log_start if raised is None else raised,
         len(one.plan.deletions),
         one.plan.deleted_size_bytes,
-        _owner(one.topic) or "rlm (default)",
+        _owner(one.topic) or ("rlm (default)" if one.kafka is None else "Kafka"),
         "none" if age_ms is None else f"{age_ms // 1000} s ago",
     )
 
@@ -204,6 +249,7 @@ def _as_json(one: _Evaluated) -> dict[str, object]:
         "report_age_ms": state.report_age_ms,
         "deletions": [_deletion_as_json(deletion) for deletion in one.plan.deletions],
         "deleted_size_bytes": one.plan.deleted_size_bytes,
+        "polled_log": kafka_as_json(one.kafka),
         "notes": list(one.notes),
     }
 

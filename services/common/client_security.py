@@ -106,15 +106,16 @@ class SecurityOptions:
         return self.plaintext or self.files != PLAINTEXT
 
     def security_for(self, address: str) -> ClientSecurity:
-        """Return the security of a channel to HOST:PORT.
+        """Return the security of a channel to HOST:PORT, or several with commas between them.
 
         Raises:
-            InvalidRequestError: neither TLS nor plaintext was chosen, and the host is not this
+            InvalidRequestError: neither TLS nor plaintext was chosen, and a host is not this
                 machine.
         """
-        if not self.is_chosen and not _is_loopback(address):
+        others = [each for each in each_address(address) if not _is_loopback(each)]
+        if not self.is_chosen and others:
             raise InvalidRequestError(
-                f"{address} is another machine, and there are no TLS files; give --tls-ca "
+                f"{others[0]} is another machine, and there are no TLS files; give --tls-ca "
                 f"({CA_VARIABLE}) with --tls-certificate and --tls-key or with --token-file, or "
                 f"--plaintext ({PLAINTEXT_VARIABLE}=true) if the services serve plaintext"
             )
@@ -122,6 +123,11 @@ class SecurityOptions:
 
 
 NOT_CHOSEN = SecurityOptions()
+
+
+def each_address(addresses: str) -> list[str]:
+    """Split the text of one HOST:PORT or several with commas between them."""
+    return [each.strip() for each in addresses.split(",")]
 
 
 def _is_loopback(address: str) -> bool:

@@ -24,6 +24,14 @@ Address = Annotated[str, AfterValidator(_host_and_port)]
 """HOST:PORT; an IPv6 host in brackets."""
 
 
+def _hosts_and_ports(value: str) -> str:
+    return ",".join(_host_and_port(each.strip()) for each in value.split(","))
+
+
+Addresses = Annotated[str, AfterValidator(_hosts_and_ports)]
+"""One Address of a service, or several with commas between them."""
+
+
 def _none_if_empty(value: object) -> object:
     return None if value == "" else value
 
@@ -33,7 +41,7 @@ OptionalPath = Annotated[Path | None, BeforeValidator(_none_if_empty)]
 
 
 def whole_of(share: int, percent: int) -> int:
-    """Return the least number of which `share` is at most that percentage."""
+    """Return the smallest total of which `share` is at most `percent` percent."""
     return -(-share * 100 // percent)
 
 
@@ -103,8 +111,8 @@ class ServiceSettings(BaseSettings):
 
     plaintext: bool = Field(
         default=False,
-        description="Serve gRPC and metrics without TLS: whoever reaches the port may read and "
-        "delete everything. A service without TLS files starts only with this set to true.",
+        description="Serve gRPC and metrics without TLS: anyone who can reach the port can read "
+        "and delete everything. A service without TLS files starts only with this set to true.",
     )
     tls_certificate_file: OptionalPath = Field(
         default=None,

@@ -72,10 +72,18 @@ def _runs(process: psutil.Process) -> bool:
 
 def _running_process(path: Path) -> psutil.Process | None:
     try:
-        pid, created = path.read_text().split()
+        return _process_of(path.read_bytes())
+    except OSError:
+        return None
+
+
+def _process_of(stored: bytes) -> psutil.Process | None:
+    """Return the process that the content of a pid file names, if it still runs."""
+    try:
+        pid, created = stored.decode().split()
         process = psutil.Process(int(pid))
         same = abs(process.create_time() - float(created)) < _SAME_CREATION_S
-    except (OSError, ValueError, psutil.NoSuchProcess):
+    except (ValueError, psutil.NoSuchProcess):
         return None
     return process if same else None
 
@@ -146,7 +154,8 @@ def locked(directory: Path, fresh: bool) -> Iterator[None]:
     with _refusals_named(directory):
         _check_is_ours(directory)
         directory.mkdir(parents=True, exist_ok=True, mode=_SHARED_BY_USERS_MODE)
-        lock = (directory / _LOCK).open("w")
+        with _opened_own(directory) as descriptor:
+            lock = _open_lock(descriptor)
     with lock:  # closing the file, or the end of the process, releases the lock
         with _refusals_named(directory):
             _take(directory, lock)
@@ -167,6 +176,61 @@ def _refusals_named(directory: Path) -> Iterator[None]:
         ) from e
 
 
+@contextmanager
+def _opened_own(directory: Path) -> Iterator[int]:
+    """Open a directory that is no symbolic link and belongs to this user.
+
+    The owner is checked on the opened directory, which cannot be replaced any more.
+
+    Raises:
+        DataDirectoryError: the directory is a symbolic link or belongs to another user.
+    """
+    _require_no_link(directory)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        _require_own(directory, descriptor)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _open_lock(directory: int) -> TextIO:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    return os.fdopen(os.open(_LOCK, flags, 0o600, dir_fd=directory), "w")
+
+
+def _read_own(path: Path, directory: int) -> bytes:
+    """Read a file in an opened directory; no symbolic link, and no file of another user."""
+    _require_no_link(path)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO must not block
+    descriptor = os.open(path.name, flags, dir_fd=directory)
+    try:
+        _require_own(path, descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read()
+
+
+def _require_own(path: Path, descriptor: int) -> None:
+    owner = os.fstat(descriptor).st_uid
+    if owner != os.geteuid():
+        raise DataDirectoryError(
+            f"{path} belongs to another user (uid {owner}, this is uid {os.geteuid()}); choose "
+            "another --data-dir"
+        )
+
+
+def _require_no_link(path: Path) -> None:
+    """Name a symbolic link, which O_NOFOLLOW refuses with an error of other meanings."""
+    if path.is_symlink():
+        raise DataDirectoryError(
+            f"{path} is a symbolic link, which is not trusted; choose another --data-dir or give "
+            "the directory itself"
+        )
+
+
 def _take(directory: Path, lock: TextIO) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -184,14 +248,10 @@ def _take(directory: Path, lock: TextIO) -> None:
 def _check_is_ours(directory: Path) -> None:
     """Check without writing that the directory is missing, empty or Sediment's."""
     try:
-        owner = directory.stat().st_uid
+        with _opened_own(directory) as descriptor:
+            names = set(os.listdir(descriptor))
     except FileNotFoundError:
         return
-    if owner != os.geteuid():
-        raise DataDirectoryError(
-            f"{directory} belongs to another user; choose another data directory"
-        )
-    names = set(os.listdir(directory))
     if not names or _MARK in names or _is_ours_unmarked(directory, names):
         return
     raise DataDirectoryError(
@@ -306,13 +366,19 @@ def remove_state(directory: Path) -> None:
 def running_stack(directory: Path | None = None) -> StackEndpoints | None:
     """Return the stack that runs on `directory` (or the default directory) now, or None.
 
+    Root's default directory is in a place where each user can make it, with a state file that
+    names the services of that user. So only directories and files of this user are read.
+
     Raises:
-        DataDirectoryError: the state file cannot be read.
+        DataDirectoryError: the state file cannot be read, or it, the pid file or the directory is
+            a symbolic link or belongs to another user.
     """
     where = directory or default_directory()
     state = where / STATE
     try:
-        stored = state.read_bytes()
+        with _opened_own(where) as descriptor:
+            stored = _read_own(state, descriptor)
+            owner = _read_own(where / OWNER, descriptor)
     except FileNotFoundError:
         return None
     except OSError as e:
@@ -320,7 +386,7 @@ def running_stack(directory: Path | None = None) -> StackEndpoints | None:
         raise DataDirectoryError(
             f"{state} cannot be read: {why}; pass the --data-dir of a `sediment up` of your own"
         ) from e
-    if not names_running_process(where / OWNER):
+    if _process_of(owner) is None:
         return None  # killed before it could remove its state file
     try:
         return StackEndpoints(**json.loads(stored))

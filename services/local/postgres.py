@@ -27,6 +27,9 @@ from services.local.server_account import INITDB_ACCOUNT, hand_over, server_uid
 USER = "postgres"
 """The superuser of a new cluster."""
 
+_LIBRARY_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+"""Some installations of Python, which changes the user of the server, need them."""
+
 PASSWORD = "password"
 """The file of the superuser's password."""
 
@@ -138,6 +141,7 @@ def _initdb(program: Path, data: Path, verifier: Path, account: str | None) -> N
     done = subprocess.run(
         command,
         cwd=data,
+        env=_environment(data),
         user=account,
         extra_groups=None if account is None else [],
         capture_output=True,
@@ -148,6 +152,12 @@ def _initdb(program: Path, data: Path, verifier: Path, account: str | None) -> N
     )
     if done.returncode != 0:
         raise ClusterError(f"{data.parent}: initdb failed: {done.stderr.strip()}")
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """Return an environment of their own for initdb and the server: no secret of this shell."""
+    libraries = {name: os.environ[name] for name in _LIBRARY_PATHS if name in os.environ}
+    return {"HOME": str(home), "PATH": os.defpath, **libraries}
 
 
 def _everyone_reaches(path: Path) -> bool:
@@ -299,7 +309,8 @@ class EmbeddedPostgres:
         server = programs(self._directory, wheel(), for_others=uid is not None) / "postgres"
         settings = [f"--{name}={value}" for name, value in self._settings.items()]
         command: list[str | Path] = [server, "-D", data, "-p", str(self._port), *settings]
-        self._process = ChildProcess("postgres", command, self._directory, uid=uid)
+        environment = _environment(self._directory)
+        self._process = ChildProcess("postgres", command, self._directory, environment, uid)
         self._process.start()
         self._process.wait_until_ready(self._answers, _START_TIMEOUT_MS)
 

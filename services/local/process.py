@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from threading import Event, Lock
+from typing import BinaryIO
 
 from services.common.retry import replan
 from services.local import as_user
@@ -209,8 +210,17 @@ def start_on_free_ports(count: int, start: Callable[[Sequence[int]], None]) -> H
     return replan(started, lambda: HeldPorts(count), stale=_PortTakenError)
 
 
+def _open_private(path: Path) -> BinaryIO:
+    """Open a file for writing that only its user can read, also if others could read it before."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return os.fdopen(descriptor, "wb")
+
+
 class ChildProcess:
     """Run a program, one at a time, with `<directory>/<name>.log`, `.out` and `.pid`.
+
+    Only this user can read log and output.
 
     The program has its own session, so that a Ctrl-C at the terminal does not reach it directly,
     and ends soon after this process, however this process ends. Not thread-safe.
@@ -252,7 +262,7 @@ class ChildProcess:
         if self.is_running():
             raise ProcessError(f"{self.name} is running already, pid {self.pid}")
         end_leftover(self._pid_path)
-        with self.log_path.open("wb") as log, self.stdout_path.open("wb") as stdout:
+        with _open_private(self.log_path) as log, _open_private(self.stdout_path) as stdout:
             self._process = subprocess.Popen(
                 self._command(),
                 stdin=subprocess.DEVNULL,

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from services.common.secret_variables import is_private
 from services.local.data_directory import (
     CREDENTIALS,
     INDEX_CACHE,
@@ -76,7 +77,7 @@ def rsm_settings(
 
 
 def with_key_files(settings: Mapping[str, str], directory: Path) -> dict[str, str]:
-    """Move the S3 keys of RSM's settings to files, of which its environment has the names."""
+    """Move RSM's S3 keys into files; return settings that name the files."""
     kept = {**settings, "RSM_CREDENTIALS": "files"}
     for name in ("RSM_ACCESS_KEY", "RSM_SECRET_KEY"):
         file = directory / f"s3-{name.removeprefix('RSM_').replace('_', '-').lower()}"
@@ -136,15 +137,16 @@ def settings_of(service: str, settings: Mapping[str, str]) -> dict[str, str]:
 def own_environment(settings: Mapping[str, str]) -> dict[str, str]:
     """Return our environment without any service's settings, plus `settings` and PROCESS_VARIABLES.
 
-    A variable that was meant for another RSM never reaches the embedded one.
+    A variable that was meant for another RSM never reaches the embedded one, and no secret of this
+    shell reaches any service.
     """
-    prefixes = tuple(_PREFIXES.values())
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+    kept = {name: value for name, value in os.environ.items() if not is_private(name)}
     return {**PROCESS_VARIABLES, **kept, **settings}
 
 
 _START_TIMEOUT_MS = 60_000
 _COMMAND_TIMEOUT_S = 300.0
+_PRIVATE_MODE = 0o700
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,7 @@ class ServiceProcess:
             ProcessError: the service ended or was not ready in time; has the end of its log.
         """
         extra = settings or {}
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._directory.mkdir(parents=True, exist_ok=True, mode=_PRIVATE_MODE)
         if self._ports:
             self._start_on(self._ports, extra)
         else:
@@ -452,7 +454,10 @@ class EmbeddedStack:
     def _start_service(self, name: str, settings: dict[str, str], cleanup: ExitStack) -> None:
         tls = self._tls.settings(name) if self._tls else {}
         more = settings_of(name, self._settings)
-        service = ServiceProcess(name, {**settings, **tls, **more}, self._directory / SERVICES)
+        directory = self._directory / SERVICES
+        directory.mkdir(mode=_PRIVATE_MODE, exist_ok=True)
+        directory.chmod(_PRIVATE_MODE)  # of a release before this one others could enter it
+        service = ServiceProcess(name, {**settings, **tls, **more}, directory)
         service.start()
         cleanup.callback(service.stop)
         self.services[name] = service

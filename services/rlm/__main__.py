@@ -14,6 +14,7 @@ from services.rlm.collectors import (
     FOLLOWER_SECONDS_SINCE_LAST_SUCCESS,
     LOCAL_RETENTION_SECONDS_SINCE_LAST_SUCCESS,
     REMOVAL_SECONDS_SINCE_LAST_SUCCESS,
+    SECONDS_SINCE_LAST_SUCCESS,
     LastPollCollector,
     LastSuccessCollector,
     PoolCollector,
@@ -54,18 +55,18 @@ def main() -> None:
             RemoteStorageManagerClient(rsm, settings.rsm_address),
             RemoteLogMetadataManagerClient(rlmm, settings.rlmm_address),
         )
-        REGISTRY.register(LastSuccessCollector(manager.scheduler))
-        expiration = EXPIRATION_SECONDS_SINCE_LAST_SUCCESS
-        REGISTRY.register(LastSuccessCollector(manager.expiration_scheduler, expiration))
-        follower = FOLLOWER_SECONDS_SINCE_LAST_SUCCESS
-        REGISTRY.register(LastSuccessCollector(manager.follower_scheduler, follower))
-        local_retention = LOCAL_RETENTION_SECONDS_SINCE_LAST_SUCCESS
-        REGISTRY.register(LastSuccessCollector(manager.local_retention_scheduler, local_retention))
-        removal = REMOVAL_SECONDS_SINCE_LAST_SUCCESS
-        REGISTRY.register(LastSuccessCollector(manager.removal_scheduler, removal))
+        max_topics = settings.metrics_max_topics
+        for scheduler, gauge in (
+            (manager.scheduler, SECONDS_SINCE_LAST_SUCCESS),
+            (manager.expiration_scheduler, EXPIRATION_SECONDS_SINCE_LAST_SUCCESS),
+            (manager.follower_scheduler, FOLLOWER_SECONDS_SINCE_LAST_SUCCESS),
+            (manager.local_retention_scheduler, LOCAL_RETENTION_SECONDS_SINCE_LAST_SUCCESS),
+            (manager.removal_scheduler, REMOVAL_SECONDS_SINCE_LAST_SUCCESS),
+        ):
+            REGISTRY.register(LastSuccessCollector(scheduler, gauge, max_topics))
         REGISTRY.register(LastPollCollector(manager.poll_scheduler))
-        REGISTRY.register(TopicCollector(manager.led_partitions))
-        REGISTRY.register(RetentionCollector(manager.led_partitions))
+        REGISTRY.register(TopicCollector(manager.led_partitions, max_topics=max_topics))
+        REGISTRY.register(RetentionCollector(manager.led_partitions, max_topics))
         REGISTRY.register(PoolCollector(manager.schedulers, manager.remote_readers))
         REGISTRY.register(manager.topic_counts)
         manager.start()
@@ -109,6 +110,8 @@ def _build_manager(
     rlmm: RemoteLogMetadataManagerClient,
 ) -> BrokerRemoteLogManager:
     limits = RlmLimits(
+        max_partitions=settings.max_partitions,
+        metrics_max_topics=settings.metrics_max_topics,
         interval_s=settings.remote_log_manager_task_interval_ms / 1000,
         copier_threads=settings.remote_log_manager_copier_thread_pool_size,
         expiration_threads=settings.remote_log_manager_expiration_thread_pool_size,
@@ -183,7 +186,7 @@ def _owned_directories(settings: RlmSettings) -> LogDirLocks | None:
 def _polled_cluster(settings: RlmSettings) -> PolledCluster | None:
     if settings.partition_source is not PartitionSource.POLLER:
         return None
-    registered_id = read_cluster_id(settings.log_dirs)
+    registered_id = settings.cluster_id or read_cluster_id(settings.log_dirs)
     security = settings.kafka_security()
     try:
         security.connection_options()

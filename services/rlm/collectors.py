@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from services.api.ids import TopicIdPartition
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.common.fair_queue import FairQueue
+from services.rlm.metrics import MAX_TOPICS, TopicLabels
 from services.rlm.partition import Finishing, Partition
 from services.rlm.problem_log import holds_back
 from services.rlm.scheduler import Scheduler
@@ -30,6 +31,13 @@ class TopicGauge:
 
     def family(self) -> GaugeMetricFamily:
         return GaugeMetricFamily(self.name, self.meaning, labels=self.labels)
+
+    def family_of(self, values: Mapping[tuple[str, ...], float]) -> GaugeMetricFamily:
+        """Make a family of these values, by the values of the labels."""
+        family = self.family()
+        for labels, value in values.items():
+            family.add_metric(labels, value)
+        return family
 
 
 _SINCE_LAST_SUCCESS = (
@@ -171,27 +179,32 @@ class LastPollCollector(Collector):
 class LastSuccessCollector(Collector):
     """Publish, for each partition that has a task, the time since its last successful pass.
 
-    If a partition has two tasks, the longer time counts.
+    Of several tasks with the same labels, the longest time counts.
 
     Args:
         gauge: one for each scheduler.
+        max_topics: that have labels of their own.
     """
 
-    def __init__(self, scheduler: TaskAges, gauge: TopicGauge = SECONDS_SINCE_LAST_SUCCESS) -> None:
+    def __init__(
+        self,
+        scheduler: TaskAges,
+        gauge: TopicGauge = SECONDS_SINCE_LAST_SUCCESS,
+        max_topics: int = MAX_TOPICS,
+    ) -> None:
         self._scheduler = scheduler
         self._gauge = gauge
+        self._max_topics = max_topics
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        family = self._gauge.family()
-        ages_s: dict[tuple[str, str], float] = {}
+        ages_s: dict[tuple[str, ...], float] = {}
+        topics = TopicLabels(self._max_topics)
         for key, age_s in self._scheduler.seconds_since_last_success().items():
             name = key.topic_id_partition if isinstance(key, Finishing) else key
             if isinstance(name, TopicIdPartition):
-                labels = (name.topic, str(name.partition))
+                labels = topics.of_partition(name)
                 ages_s[labels] = max(age_s, ages_s.get(labels, 0.0))
-        for labels, age_s in ages_s.items():
-            family.add_metric(labels, age_s)
-        yield family
+        yield self._gauge.family_of(ages_s)
 
 
 TASKS_IDLE_RATIO = TopicGauge(
@@ -227,17 +240,9 @@ class PoolCollector(Collector):
         self._readers = readers
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        tasks = TASKS_IDLE_RATIO.family()
-        for scheduler in self._schedulers:
-            tasks.add_metric([scheduler.name], scheduler.idle_ratio)
-        yield tasks
-        for gauge, value in (
-            (REMOTE_READER_IDLE_RATIO, self._readers.idle_ratio),
-            (REMOTE_READER_QUEUE_SIZE, self._readers.waiting),
-        ):
-            family = gauge.family()
-            family.add_metric((), value)
-            yield family
+        yield TASKS_IDLE_RATIO.family_of({(s.name,): s.idle_ratio for s in self._schedulers})
+        yield REMOTE_READER_IDLE_RATIO.family_of({(): self._readers.idle_ratio})
+        yield REMOTE_READER_QUEUE_SIZE.family_of({(): self._readers.waiting})
 
 
 _OF_PARTITION = ("topic", "partition")
@@ -262,31 +267,36 @@ LOCAL_RETENTION_SIZE_PERCENT = TopicGauge(
 class RetentionCollector(Collector):
     """Publish the size of each led partition in percent of its limits.
 
-    The figures are those of the latest passes: a scrape reads neither disk nor RLMM.
+    The figures are those of the latest passes: a scrape reads neither disk nor RLMM. Of the topics
+    beyond `max_topics`, which have no labels of their own, the highest percentage counts.
     """
 
-    def __init__(self, led_partitions: Callable[[], Iterable[Partition]]) -> None:
+    def __init__(
+        self, led_partitions: Callable[[], Iterable[Partition]], max_topics: int = MAX_TOPICS
+    ) -> None:
         self._led_partitions = led_partitions
+        self._max_topics = max_topics
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        whole, local = RETENTION_SIZE_PERCENT.family(), LOCAL_RETENTION_SIZE_PERCENT.family()
+        topics = TopicLabels(self._max_topics)
+        whole: defaultdict[tuple[str, ...], float] = defaultdict(float)
+        local: defaultdict[tuple[str, ...], float] = defaultdict(float)
         for partition in self._led_partitions():
             if partition.retention.topic_config is None or partition.report.draft is None:
                 continue
-            config, drafted = partition.retention.topic_config.config, partition.report.draft
-            name = partition.topic_id_partition
-            labels = (name.topic, str(name.partition))
+            config, draft = partition.retention.topic_config.config, partition.report.draft
+            labels = topics.of_partition(partition.topic_id_partition)
             limit_bytes = config.retention_bytes
             if limit_bytes > 0:
                 # The tier may have shrunk below the uncounted bytes since.
-                tier_bytes = max(drafted.tier.size_bytes - partition.retention.uncounted_bytes, 0)
-                size_bytes = drafted.report.only_local_bytes + tier_bytes
-                whole.add_metric(labels, percent(size_bytes, limit_bytes))
+                tier_bytes = max(draft.tier.size_bytes - partition.retention.uncounted_bytes, 0)
+                size_bytes = draft.report.only_local_bytes + tier_bytes
+                whole[labels] = max(whole[labels], percent(size_bytes, limit_bytes))
             limit_bytes = config.effective_local_retention_bytes
             if limit_bytes > 0:
-                local.add_metric(labels, percent(drafted.log.size_bytes, limit_bytes))
-        yield whole
-        yield local
+                local[labels] = max(local[labels], percent(draft.log.size_bytes, limit_bytes))
+        yield RETENTION_SIZE_PERCENT.family_of(whole)
+        yield LOCAL_RETENTION_SIZE_PERCENT.family_of(local)
 
 
 def percent(size_bytes: int, limit_bytes: int) -> int:
@@ -358,26 +368,30 @@ class TopicCollector(Collector):
 
     Args:
         now_ms: the clock of this host, by which records' ages are measured.
+        max_topics: that have labels of their own; the others are one.
     """
 
     def __init__(
         self,
         led_partitions: Callable[[], Iterable[Partition]],
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        max_topics: int = MAX_TOPICS,
     ) -> None:
         self._led_partitions = led_partitions
         self._now_ms = now_ms
+        self._max_topics = max_topics
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         topics: defaultdict[str, _Figures] = defaultdict(_Figures)
+        labels = TopicLabels(self._max_topics)
         now_ms = self._now_ms()
         for partition in self._led_partitions():
-            topics[partition.topic_id_partition.topic].add(partition, now_ms)
-        families: dict[str, GaugeMetricFamily] = {}
+            topics[labels.of(partition.topic_id_partition.topic)].add(partition, now_ms)
+        values: defaultdict[TopicGauge, dict[tuple[str, ...], float]] = defaultdict(dict)
         for topic, figures in topics.items():
             for gauge, value in figures.values():
-                families.setdefault(gauge.name, gauge.family()).add_metric([topic], value)
-        yield from families.values()
+                values[gauge][topic,] = value
+        yield from (gauge.family_of(of_gauge) for gauge, of_gauge in values.items())
 
 
 def _size_bytes(segment: RemoteLogSegmentMetadata) -> int:

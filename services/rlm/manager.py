@@ -5,7 +5,7 @@
     of its own: kafka_admin/poller.py)
 
 Besides the tasks of partitions, the process has six tasks: scan the log directories, report the led
-partitions, poll the revisions of all partitions, remove deleted partitions, maintain the files of
+partitions, follow the revisions of all partitions, remove deleted partitions, maintain the files of
 the index cache, and, with the poller, read cleanup policies.
 """
 
@@ -28,7 +28,11 @@ from services.api.remote_log_manager import (
     ProblemKind,
     RemoteLogManager,
 )
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
+from services.api.remote_log_metadata_manager import (
+    MAX_PAGE_SIZE,
+    RemoteLogMetadataManager,
+    all_partitions,
+)
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.topic_config import UNLIMITED
 from services.common.fair_queue import FairQueue
@@ -44,21 +48,22 @@ from services.rlm.fetch.index_cache import (
     RemoteIndexCache,
 )
 from services.rlm.fetch.segment_reader import RemoteReadLimits, RemoteSegmentReader
+from services.rlm.kafka_admin.polled_logs import PolledLogs
 from services.rlm.kafka_admin.poller import ClusterPoller, PolledCluster
 from services.rlm.kafka_log.log_dir import LogDirectories
-from services.rlm.metrics import TopicCounts
+from services.rlm.metrics import MAX_TOPICS, TopicCounts
 from services.rlm.partition import Partition, new_partition
 from services.rlm.reporting import Reporter
 from services.rlm.retention.expiration_task import Expiration
 from services.rlm.retention.local_files import LogDirLocks
 from services.rlm.retention.local_task import LocalRetention
 from services.rlm.retention.snapshot import MAX_SEGMENTS
+from services.rlm.revisions import Revisions
 from services.rlm.roles.partition_remover import RemotePartitionRemover
 from services.rlm.roles.partition_roles import PartitionRoles, PartitionSource, StaticSource
 from services.rlm.roles.stopping import DisabledTopics, TierDeletion
 from services.rlm.roles.tasks import PartitionTasks, Pools, SharedByTasks
 from services.rlm.scheduler import Scheduler
-from services.rlm.tier_state import Revisions
 from services.rlm.topic_configs import CleanupPolicies, TopicConfigs
 
 _SCAN = "scan of the log directories"
@@ -95,6 +100,8 @@ class RlmLimits:
     read: RemoteReadLimits = field(default_factory=RemoteReadLimits)
     index_memory_bytes: int = 32 * 1024 * 1024
     index_files: IndexFileLimits | None = None
+    max_partitions: int = 20_000
+    metrics_max_topics: int = MAX_TOPICS
     copy_lag: CopyLagDefaults = field(default_factory=CopyLagDefaults)
     copy_quota: CopyQuotaLimit = field(default_factory=CopyQuotaLimit)
 
@@ -130,7 +137,7 @@ class BrokerRemoteLogManager:
         files = IndexFiles(limits.index_files, clock) if limits.index_files else None
         wait_s = limits.read.wait_s
         self._index_cache = RemoteIndexCache(rsm, limits.index_memory_bytes, files, wait_s)
-        self.topic_counts = TopicCounts()
+        self.topic_counts = TopicCounts(limits.metrics_max_topics)
         self._rsm = rsm = CacheInvalidatingStorage(rsm, self._index_cache, self.topic_counts)
         self._rlmm = rlmm
         self._source = source
@@ -142,7 +149,7 @@ class BrokerRemoteLogManager:
         self._reporter = Reporter(
             rlmm, broker_id, limits.report_interval_s, clock, self._has_size_limit
         )
-        # Twice the interval, to tolerate one late poll.
+        # Twice the interval, to tolerate one late poll, or a watch that ended.
         self._revisions = Revisions(rlmm, 2 * limits.interval_s, clock)
         self._policies: CleanupPolicies | None = None
         if cluster is not None:
@@ -181,8 +188,9 @@ class BrokerRemoteLogManager:
         self._roles = PartitionRoles(
             self._partition_tasks(limits, clock, now_ms, owned),
             TierDeletion(rsm, rlmm, broker_id, self._reporter, now_ms),
-            self._directories.folder_of,
+            self._directories,
             lambda name: new_partition(name, None, rsm, rlmm, self._revisions, cluster_id),
+            limits.max_partitions,
         )
         remote = RemoteSegmentReader(rsm, rlmm, self._index_cache, limits.read)
         self._fetcher = Fetcher(self._roles.partition, remote, self.topic_counts)
@@ -191,7 +199,8 @@ class BrokerRemoteLogManager:
         if self._static is not None:
             self._static.update(self._directories.partitions)
         if cluster is not None:
-            poller = ClusterPoller(cluster, self._directories, self._roles, rlmm, clock)
+            polled = None if log_dirs else PolledLogs(cluster.admin, rlmm, rsm, clock)
+            poller = ClusterPoller(cluster, self._directories, self._roles, rlmm, clock, polled)
             self.poll_scheduler.schedule(_POLL, poller.poll)
         if source is not PartitionSource.CALLBACKS:
             disabled = DisabledTopics(self._roles, self._topic_configs, self._stopping)
@@ -201,7 +210,7 @@ class BrokerRemoteLogManager:
         if log_dirs:
             self.scan_scheduler.schedule(_SCAN, self._scan)
             self.report_scheduler.schedule(_REPORTS, self._report)
-        self.revision_scheduler.schedule(_REVISIONS, self._poll_revisions)
+        self.revision_scheduler.schedule(_REVISIONS, self._follow_revisions)
         self.index_cache_scheduler.schedule(_INDEX_CACHE, self._index_cache.maintain)
         RemotePartitionRemover(
             rsm, rlmm, broker_id, limits.deletion_grace_ms, self.removal_scheduler, now_ms
@@ -260,6 +269,7 @@ class BrokerRemoteLogManager:
 
     def start(self) -> None:
         """Start copying, reporting, retention and removal; reads are served before that, too."""
+        self._revisions.start()
         for scheduler in self.schedulers:
             scheduler.start()
 
@@ -269,6 +279,7 @@ class BrokerRemoteLogManager:
         The next start cleans up copies that did not finish.
         """
         self._stopping.set()
+        self._revisions.stop()
         until_s = time.monotonic() + grace_s
         is_idle = self.scheduler.stop(grace_s)
         for scheduler in self.schedulers[1:]:
@@ -282,26 +293,31 @@ class BrokerRemoteLogManager:
 
     def on_leadership_change(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:
         names = [change.topic_id_partition for change in delta.changes]
-        self._require_callbacks(names, "changes")
+        self._require_callbacks()
         self._directories.scan_for(names)
-        return self._roles.apply(delta)
+        refused = self._roles.false_names(names, "changes")
+        valid = [c for c in delta.changes if c.topic_id_partition not in refused]
+        outcomes = iter(self._roles.apply(LeadershipDelta(tuple(valid))) if valid else ())
+        return [refused[name] if name in refused else next(outcomes) for name in names]
 
     def stop_partitions(self, stops: PartitionStops) -> list[LifecycleOutcome]:
         names = [stop.topic_id_partition for stop in stops.partitions]
-        self._require_callbacks(names, "partitions")
-        return self._roles.stop(stops)
+        self._require_callbacks()
+        refused = self._roles.false_names(names, "partitions")
+        valid = [stop for stop in stops.partitions if stop.topic_id_partition not in refused]
+        outcomes = iter(self._roles.stop(PartitionStops(tuple(valid))) if valid else ())
+        return [refused[name] if name in refused else next(outcomes) for name in names]
 
-    def _require_callbacks(self, names: Sequence[TopicIdPartition], field: str) -> None:
+    def _require_callbacks(self) -> None:
         if self._source is not PartitionSource.CALLBACKS:
             raise NotServedError(
                 "this RLM finds its partitions by itself (RLM_PARTITION_SOURCE="
                 f"{self._source.value}); to send it roles, start it with "
                 f"RLM_PARTITION_SOURCE={PartitionSource.CALLBACKS.value}"
             )
-        self._roles.require_one_name(names, field)
 
     def led_partitions(self) -> list[Partition]:
-        """Return the partitions that this broker leads."""
+        """Return the partitions that this broker leads and that are known to exist."""
         return self._roles.leaders()
 
     def describe_partitions(
@@ -344,8 +360,12 @@ class BrokerRemoteLogManager:
         if self._static is not None:
             self._static.update(self._directories.partitions)
 
-    def _poll_revisions(self) -> None:
-        self._revisions.poll([each.topic_id_partition for each in self._roles.partitions()])
+    def _follow_revisions(self) -> None:
+        """Follow the partitions that exist, and search RLMM for those that may not."""
+        self._revisions.follow(self._roles.proven())
+        if self._roles.has_unproven:
+            listed = all_partitions(self._rlmm, page_size=MAX_PAGE_SIZE)
+            self._roles.prove(summary.topic_id_partition for summary in listed)
 
     def _has_size_limit(self, name: TopicIdPartition) -> bool:
         """Return whether retention uses the sizes that this broker reports."""

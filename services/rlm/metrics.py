@@ -4,6 +4,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily
@@ -93,8 +94,38 @@ FILE_BYTES = Gauge(
     "Size of the index files, as counted for RLM_REMOTE_LOG_INDEX_FILE_CACHE_TOTAL_SIZE_BYTES.",
 )
 
+REVISIONS_WATCHED = Gauge(
+    "sediment_rlm_revisions_watched",
+    "Partitions whose changes RLMM reports as they happen; the others are polled.",
+)
+
 OTHER_TOPICS = "(other)"
 """No topic can have this name."""
+
+MAX_TOPICS = 1_000
+"""The default of RLM_METRICS_MAX_TOPICS."""
+
+
+class TopicLabels:
+    """Choose the labels of one scrape: `max_topics` topics have their own, the rest share one."""
+
+    def __init__(self, max_topics: int) -> None:
+        self._max_topics = max_topics
+        self._own: set[str] = set()
+
+    def of(self, topic: str) -> str:
+        """Return the topic, or OTHER_TOPICS if too many others were given before."""
+        if topic in self._own:
+            return topic
+        if len(self._own) >= self._max_topics:
+            return OTHER_TOPICS
+        self._own.add(topic)
+        return topic
+
+    def of_partition(self, name: TopicIdPartition) -> tuple[str, str]:
+        """Return the labels of a partition; without a number if its topic has no own label."""
+        topic = self.of(name.topic)
+        return topic, "" if topic == OTHER_TOPICS else str(name.partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +208,15 @@ _Counts = defaultdict[TopicCounter, int]
 
 
 class TopicCounts(Collector):
-    """Count per topic that is led here, and together for all others. Thread-safe."""
+    """Count per topic that is led here, and together for all others. Thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        max_topics: that have counters of their own. A topic beyond gets them when another topic is
+            no longer led, and begins at 0.
+    """
+
+    def __init__(self, max_topics: int = MAX_TOPICS) -> None:
+        self._max_topics = max_topics
         self._lock = threading.Lock()
         self._led: dict[str, set[TopicIdPartition]] = {}
         self._counts: dict[str, _Counts] = {OTHER_TOPICS: defaultdict(int)}
@@ -188,7 +225,7 @@ class TopicCounts(Collector):
         """Count the topic of a led partition from now on. Idempotent."""
         with self._lock:
             self._led.setdefault(name.topic, set()).add(name)
-            self._counts.setdefault(name.topic, defaultdict(int))
+            self._give_counters(name.topic)
 
     def not_led(self, name: TopicIdPartition) -> None:
         """Drop the topic's counters after its last led partition. Idempotent."""
@@ -197,7 +234,17 @@ class TopicCounts(Collector):
             partitions.discard(name)
             if not partitions:
                 self._led.pop(name.topic, None)
-                self._counts.pop(name.topic, None)
+                if self._counts.pop(name.topic, None) is not None:
+                    self._give_counters(*islice(self._without_counters(), 1))
+
+    def _give_counters(self, *topics: str) -> None:
+        for topic in topics:
+            # OTHER_TOPICS is one of the counts.
+            if len(self._counts) <= self._max_topics:
+                self._counts.setdefault(topic, defaultdict(int))
+
+    def _without_counters(self) -> Iterator[str]:
+        return (topic for topic in self._led if topic not in self._counts)
 
     def add(self, counter: TopicCounter, topic: str, more: int = 1) -> None:
         with self._lock:

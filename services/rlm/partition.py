@@ -30,7 +30,8 @@ from services.rlm.kafka_log.local_log import LocalLog, LocalPartition
 from services.rlm.kafka_log.log_dir import PartitionDir
 from services.rlm.kafka_log.partition_dir import LocalSegment
 from services.rlm.problem_log import ProblemLog
-from services.rlm.tier_state import Revisions, Tier, TierState
+from services.rlm.revisions import Revisions
+from services.rlm.tier_state import Tier, TierState
 
 
 @dataclass(frozen=True, slots=True)

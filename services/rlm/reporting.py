@@ -87,7 +87,7 @@ def report_of(
         return None
     # The log first: records that it has lost by now are in a tier that is read later.
     tier = partition.tier.last_seen if by_last_seen else partition.tier.refresh()
-    return _drafted(partition, broker_id, log, tier)
+    return _draft_report(partition, broker_id, log, tier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,26 +108,26 @@ def _led_log(partition: Partition) -> _LedLog | None:
     return _LedLog(log, leadership.epoch_of(log.lineage) or 0)
 
 
-def _drafted(
+def _draft_report(
     partition: Partition, broker_id: int, led: _LedLog, tier: Tier
 ) -> PartitionReport | None:
     was_deleted = partition.report.announced and tier.known is False
     if was_deleted or led.log.log_end_offset < tier.log_start_offset:
         return None
-    drafted = partition.report.draft
+    draft = partition.report.draft
     if (
-        drafted is None
-        or drafted.log is not led.log
-        or drafted.tier is not tier
-        or drafted.leader_epoch != led.leader_epoch
+        draft is None
+        or draft.log is not led.log
+        or draft.tier is not tier
+        or draft.leader_epoch != led.leader_epoch
     ):
-        report = _draft(partition, broker_id, led, tier)
-        drafted = DraftReport(led.log, tier, led.leader_epoch, report)
-        partition.report.draft = drafted
-    return drafted.report
+        report = _new_report(partition, broker_id, led, tier)
+        draft = DraftReport(led.log, tier, led.leader_epoch, report)
+        partition.report.draft = draft
+    return draft.report
 
 
-def _draft(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) -> PartitionReport:
+def _new_report(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) -> PartitionReport:
     log = led.log
     # The end of all copied offsets in this lineage, even after a gap: the gap's offsets are then
     # not counted, so that retention by size deletes too little rather than too much.
@@ -301,7 +301,7 @@ class Reporter:
             partition.topic_id_partition
         )
         log = _led_log(partition)
-        report = None if log is None else _drafted(partition, self._broker_id, log, tier)
+        report = None if log is None else _draft_report(partition, self._broker_id, log, tier)
         if report is not None and not _is_same(sent.report, report):
             return report_of(partition, self._broker_id)
         if not is_old:

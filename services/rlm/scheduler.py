@@ -93,7 +93,7 @@ class _Entry:
 
 
 @dataclass
-class _Turn:
+class _Run:
     """One run of a task.
 
     Attributes:
@@ -240,53 +240,53 @@ class Scheduler:
                 return False
             if self._starts_from_s is not None and self._clock() < self._starts_from_s:
                 return False
-            turn = self._take_due()
-            return turn is not None and self._start_turn(turn)
+            run = self._take_due()
+            return run is not None and self._start_run(run)
 
-    def _start_turn(self, turn: _Turn) -> bool:
+    def _start_run(self, run: _Run) -> bool:
         """Submit a run to the pool; return False if that failed."""
         try:
-            self._pool.submit(self._work, turn)
+            self._pool.submit(self._work, run)
         except Exception as e:  # noqa: BLE001 - a boundary: no thread, or no memory, for now
             # The pool has queued it nevertheless, for its next thread.
-            turn.is_taken_back = True
+            run.is_taken_back = True
             self._starts_from_s = self._clock() + _START_AGAIN_AFTER_S
             error = PassFailedError(f"no thread could be started: {e}")
-            self._log_failure(turn.key, error)
-            self._finish(turn, None, error)
+            self._log_failure(run.key, error)
+            self._finish(run, None, error)
             return False
         self._starts_from_s = None
         return True
 
-    def _take_due(self) -> _Turn | None:
+    def _take_due(self) -> _Run | None:
         key = self._waiting.take_due(self._clock())
         if key is None:
             return None
         self._running.add(key)
-        return _Turn(key, self._entries[key])
+        return _Run(key, self._entries[key])
 
-    def _work(self, given: _Turn) -> None:
+    def _work(self, given: _Run) -> None:
         """Run a task in a thread of the pool, then other due tasks until none is due."""
         with self._changed:
-            turn = None if given.is_taken_back else given
-        while turn is not None:
+            run = None if given.is_taken_back else given
+        while run is not None:
             result, error = None, None
             try:
-                result = turn.entry.task()
+                result = run.entry.task()
             except BaseException as e:  # noqa: BLE001 - a boundary: it is logged and run again
                 error = e
-                self._log_failure(turn.key, e)
+                self._log_failure(run.key, e)
             with self._changed:
-                self._finish(turn, result, error)
-                turn = self._next_after()
+                self._finish(run, result, error)
+                run = self._next_after()
 
-    def _next_after(self) -> _Turn | None:
+    def _next_after(self) -> _Run | None:
         if self._ticker is None or self._stopping:
             return None
-        turn = self._take_due()
+        run = self._take_due()
         if self._clock() + self._until_next_s() < self._wakes_at_s:
             self._due_earlier.notify()
-        return turn
+        return run
 
     def _log_failure(self, key: Hashable, error: BaseException) -> None:
         """Log the failure; each kind of task has its own limit of lines."""
@@ -295,9 +295,9 @@ class Scheduler:
         else:
             _log.error(f"{self.name}: a task failed: %s: %s", key, error, exc_info=error)
 
-    def _finish(self, turn: _Turn, result: PassResult, error: BaseException | None) -> None:
-        now, entry = self._clock(), turn.entry
-        self._running.remove(turn.key)
+    def _finish(self, run: _Run, result: PassResult, error: BaseException | None) -> None:
+        now, entry = self._clock(), run.entry
+        self._running.remove(run.key)
         if error is not None:
             entry.failures += 1
             due_s = now + self._backoff.delay_s(entry.failures)
@@ -308,8 +308,8 @@ class Scheduler:
             else:
                 entry.last_success_s = now
                 due_s = now if result else now + self._interval_s
-        scheduled = self._entries.get(turn.key)
+        scheduled = self._entries.get(run.key)
         if scheduled is not None:
             # A forgotten task may have been replaced by another one meanwhile.
-            self._waiting.put(turn.key, due_s if scheduled is entry else now)
+            self._waiting.put(run.key, due_s if scheduled is entry else now)
         self._changed.notify_all()

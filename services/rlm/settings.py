@@ -9,7 +9,7 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 
 from services.api.segment_batches import MAX_LEASE_MS, MIN_LEASE_MS
 from services.api.validation import INT64_MAX
-from services.common.settings import Address, OptionalPath, ServiceSettings
+from services.common.settings import Address, Addresses, OptionalPath, ServiceSettings
 from services.rlm.kafka_admin.security import KafkaSecurity, SaslMechanism, SecurityProtocol
 from services.rlm.roles.partition_roles import PartitionSource
 
@@ -24,8 +24,12 @@ class RlmSettings(ServiceSettings):
         "RLM_REMOTE_LOG_INDEX_CACHE_TOTAL_SIZE_BYTES": "RLM_REMOTE_LOG_INDEX_CACHE_MEMORY_BYTES"
     }
 
-    rsm_address: Address = Field(description="Address of RSM, HOST:PORT.")
-    rlmm_address: Address = Field(description="Address of RLMM, HOST:PORT.")
+    rsm_address: Addresses = Field(
+        description="Address of RSM, HOST:PORT; or several with commas between them."
+    )
+    rlmm_address: Addresses = Field(
+        description="Address of RLMM, HOST:PORT; or several with commas between them."
+    )
     tls_server_ca_file: OptionalPath = Field(
         default=None,
         description="PEM file with the authorities that sign the certificates of RSM and RLMM. "
@@ -49,10 +53,32 @@ class RlmSettings(ServiceSettings):
         "in RLM_LOG_DIRS), callbacks (calls of OnLeadershipChange and StopPartitions) or poller "
         "(RLM polls the brokers of RLM_BOOTSTRAP_SERVERS).",
     )
+    max_partitions: int = Field(
+        default=20_000,
+        ge=1,
+        le=_INT32_MAX,
+        description="Maximum partitions with a role here. Beyond it, OnLeadershipChange refuses a "
+        "partition whose log is not in RLM_LOG_DIRS; those that are there are always accepted.",
+    )
+    metrics_max_topics: int = Field(
+        default=1_000,
+        ge=0,
+        le=_INT32_MAX,
+        description="Maximum topics with metrics of their own, about 20 series each. The rest are "
+        'one, with topic="(other)": sums of counts and sizes, the worst of times and percentages.',
+    )
     bootstrap_servers: Annotated[tuple[Address, ...], NoDecode] = Field(
         default=(),
         description="The brokers to which the poller connects first, HOST:PORT, separated by "
         "commas (Kafka: bootstrap.servers).",
+    )
+    cluster_id: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=255,
+        description="Id of the cluster to poll if RLM_LOG_DIRS is empty (Kafka: cluster.id). RLM "
+        "then leads nothing: it watches the topics that this cluster's brokers tier through the "
+        "plugin.",
     )
     kafka_security_protocol: SecurityProtocol = Field(
         default=SecurityProtocol.PLAINTEXT,
@@ -260,10 +286,22 @@ class RlmSettings(ServiceSettings):
     @model_validator(mode="after")
     def _have_log_dirs_of_partitions(self) -> Self:
         source = self.partition_source
-        if source is not PartitionSource.STATIC and not self.log_dirs:
+        if source is PartitionSource.CALLBACKS and not self.log_dirs:
             raise ValueError(
                 f"RLM_PARTITION_SOURCE={source.value} needs RLM_LOG_DIRS, the directories with the "
                 "partitions' logs"
+            )
+        if source is PartitionSource.POLLER and not self.log_dirs and self.cluster_id is None:
+            raise ValueError(
+                "RLM_PARTITION_SOURCE=poller needs RLM_LOG_DIRS, the directories with the "
+                "partitions' logs; or, beside brokers with the plugin, RLM_CLUSTER_ID, the id of "
+                "the cluster to watch"
+            )
+        watches = source is PartitionSource.POLLER and not self.log_dirs
+        if self.cluster_id is not None and not watches:
+            raise ValueError(
+                "RLM_CLUSTER_ID has no use here: remove it, or set RLM_PARTITION_SOURCE=poller "
+                "without RLM_LOG_DIRS; with directories the id is read from meta.properties"
             )
         if source is PartitionSource.POLLER and not self.bootstrap_servers:
             raise ValueError(
@@ -273,6 +311,7 @@ class RlmSettings(ServiceSettings):
 
     @field_validator(
         "remote_log_index_file_cache_dir",
+        "cluster_id",
         "kafka_sasl_mechanism",
         "kafka_username",
         "kafka_password_file",

@@ -4,9 +4,9 @@ import threading
 import time
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import pairwise
 
 from services.api.errors import (
     CorruptSegmentError,
@@ -26,8 +26,8 @@ from services.api.remote_log_metadata_manager import (
 )
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.retention import DeletionReason
-from services.api.segment_batches import MAX_REVISIONS
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.rlm.revisions import Revisions
 
 
 class OffsetRanges:
@@ -69,71 +69,6 @@ class OffsetRanges:
         """Return the greatest offset in the set below `offset`; None if there is none."""
         at = bisect_right(self._ranges, offset - 1, key=lambda r: r[0])
         return min(self._ranges[at - 1][1], offset - 1) if at else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Polled:
-    revision: int
-    at_s: float
-
-
-class Revisions:
-    """Cache the latest polled revisions of partitions. Thread-safe.
-
-    Args:
-        max_age_s: older revisions are not used, for example while RLMM is down; then RLMM is called
-            for each partition.
-        clock: monotonic seconds.
-    """
-
-    def __init__(
-        self,
-        rlmm: RemoteLogMetadataManager,
-        max_age_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._rlmm = rlmm
-        self._max_age_s = max_age_s
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._polled: dict[TopicIdPartition, _Polled] = {}
-
-    def poll(self, names: Sequence[TopicIdPartition]) -> None:
-        """Read the revisions of these partitions, and drop all others.
-
-        Raises:
-            RetriableRemoteStorageError: if RLMM is unreachable.
-        """
-        polled: dict[TopicIdPartition, _Polled] = {}
-        waiting = iter(names)
-        while batch := list(islice(waiting, MAX_REVISIONS)):
-            # The time before the request: the answer is no older.
-            at_s = self._clock()
-            polled |= {name: _Polled(r, at_s) for name, r in self._ask(batch).items()}
-        with self._lock:
-            self._polled = polled
-
-    def _ask(self, names: Sequence[TopicIdPartition]) -> dict[TopicIdPartition, int]:
-        """Return the revisions of all partitions that RLMM accepts.
-
-        RLMM refuses the whole request for one bad partition, for example if it knows the topic id
-        under another name. The request is then split, so that one partition does not hide others.
-        """
-        try:
-            return dict(zip(names, self._rlmm.partition_revisions(names), strict=True))
-        except InvalidRequestError:
-            if len(names) == 1:
-                return {}
-            middle = len(names) // 2
-            return self._ask(names[:middle]) | self._ask(names[middle:])
-
-    def of(self, name: TopicIdPartition) -> int | None:
-        """Return the latest polled revision; None if it is unknown or too old."""
-        with self._lock:
-            polled = self._polled.get(name)
-        if polled is None or self._clock() - polled.at_s > self._max_age_s:
-            return None
-        return polled.revision
 
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -251,10 +186,10 @@ def _clipped(ranges: dict[int, OffsetRanges], lineage: Lineage) -> Iterator[tupl
 class TierState:
     """Follow one partition in RLMM. Thread-safe.
 
-    Reading an unchanged partition costs one row, or nothing while its revision is polled.
+    Reading an unchanged partition costs one row, or nothing while its revision is known.
 
     Args:
-        revisions: the latest polled revisions; None without polling.
+        revisions: the latest known revisions; None if nothing follows them.
 
     Attributes:
         lineage: of the tier, read from RSM.

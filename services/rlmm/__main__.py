@@ -22,14 +22,26 @@ def main() -> None:
         )
     except InvalidRequestError as e:
         raise SystemExit(f"RLMM_DATABASE_URL: {e}") from e
-    manager = SqlRemoteLogMetadataManager(engine, settings.limits())
+    manager = SqlRemoteLogMetadataManager(
+        engine, settings.limits(), settings.watch_limits(), settings.connection_shares()
+    )
 
     def add_to(server: grpc.Server) -> None:
         servicer = RemoteLogMetadataManagerServicer(manager)
         pb_grpc.add_RemoteLogMetadataManagerServicer_to_server(servicer, server)
 
     name = "tieredstorage.v1.RemoteLogMetadataManager"
-    serve(Service("rlmm", name, add_to, manager.check, engine.dispose), settings)
+    service = Service(
+        "rlmm",
+        name,
+        add_to,
+        manager.check,
+        engine.dispose,
+        watch_methods=[f"/{name}/WatchPartitions"],
+        watch_threads=settings.watch_threads,
+        end_watches=manager.end_watches,
+    )
+    serve(service, settings)
 
 
 if __name__ == "__main__":

@@ -355,6 +355,8 @@ class Batch:
     Attributes:
         partitions: the locked partitions.
         records: the events and outcomes of all changes.
+        items_are_calls: whether each item is a call of its own, which expects the revision that the
+            items before it left, instead of all items being of one call.
     """
 
     def __init__(
@@ -364,6 +366,7 @@ class Batch:
         calls: Iterable[tuple[TopicIdPartition, MutationContext]] = (),
     ) -> None:
         """Send the query for the remembered outcomes of the calls."""
+        self.items_are_calls = False
         self.session = session
         self.partitions = partitions
         self.records = Records(session, [(key_of(tp), context) for tp, context in calls])
@@ -389,6 +392,8 @@ class Batch:
             RemoteStorageError: the rule refuses the change, or the partition is unknown.
         """
         locked = self.partitions.of(tp, field)
+        if self.items_are_calls:
+            locked.begin_call()
         answer = self.records.answered_before(locked.row, body, context)
         if answer is not None:
             return answer

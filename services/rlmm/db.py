@@ -4,7 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -44,6 +44,9 @@ from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.common.failpoints import failpoint
 from services.common.secret_file import SecretFileError, read_secret
 from services.rlmm.rows import SEGMENT_COLUMNS
+from services.rlmm.shares import ConnectionShares
+
+T = TypeVar("T")
 
 DEFAULT_PORT = 5432
 _log = logging.getLogger(__name__)
@@ -123,7 +126,8 @@ def _read_password_from(engine: Engine, file: Path) -> None:
     """Let each new connection use the password that is in the file then.
 
     If the server refuses it, the password of the last connection is tried too: it stays good from
-    the replacement of the file until the change of the role. Open connections need no password.
+    the replacement of the file until the change of the role. If that is refused as well, the role
+    has changed meanwhile, and the file's is tried once more. Open connections need no password.
     """
     if engine.url.password is not None:
         raise InvalidRequestError(
@@ -131,7 +135,7 @@ def _read_password_from(engine: Engine, file: Path) -> None:
             "one of them"
         )
     try:
-        passwords = _Passwords(file)
+        passwords = Passwords(file)
     except SecretFileError as e:
         raise InvalidRequestError(f"RLMM_DATABASE_PASSWORD_FILE: {e}") from None
 
@@ -142,29 +146,37 @@ def _read_password_from(engine: Engine, file: Path) -> None:
         return passwords.connect(lambda p: dialect.connect(*arguments, **{**named, "password": p}))
 
 
-class _Passwords:
+class Passwords:
     """Reads the password from its file, and remembers the last one that the server accepted."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._accepted = read_secret(file)
 
-    def connect(self, connect: Callable[[str], DBAPIConnection]) -> DBAPIConnection:
+    def connect(self, connect: Callable[[str], T]) -> T:
+        accepted, password = self._accepted, self._read()
+        # The role may change right after it refused the new password, and refuse the old one too.
+        candidates = [password] if password == accepted else [password, accepted, password]
+        while True:
+            candidate = candidates.pop(0)
+            try:
+                connection = connect(candidate)
+            except psycopg.OperationalError as e:
+                was_asked = e.pgconn is not None and e.pgconn.used_password
+                if not was_asked or not candidates:
+                    raise
+            else:
+                if candidate == password:
+                    self._accepted = password
+                return connection
+
+    def _read(self) -> str:
         try:
-            password = read_secret(self._file)
+            return read_secret(self._file)
         except SecretFileError as e:
             # The password in use may be good for a while yet.
             _log.warning("RLMM_DATABASE_PASSWORD_FILE: %s; RLMM uses the password read before", e)
-            password = self._accepted
-        try:
-            connection = connect(password)
-        except psycopg.OperationalError as e:
-            was_asked = e.pgconn is not None and e.pgconn.used_password
-            if not was_asked or password == self._accepted:
-                raise
-            return connect(self._accepted)
-        self._accepted = password
-        return connection
+            return self._accepted
 
 
 def endpoint(url: URL) -> str:
@@ -233,8 +245,6 @@ transaction, or a missing table or column because the schema is not ours yet.
 _CURSOR = "cursor"
 """The key under which a pooled connection keeps its cursor."""
 
-T = TypeVar("T")
-
 
 class Transactions:
     """Run transactions and reads, retry them, and raise our own errors.
@@ -242,12 +252,21 @@ class Transactions:
     No other layer retries database work.
     """
 
-    def __init__(self, engine: Engine, require_usable: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        require_usable: Callable[[], None] = lambda: None,
+        shares: ConnectionShares | None = None,
+    ) -> None:
         """Prepare transactions on an engine.
 
         Args:
             require_usable: called before each change; raises if the schema must not be written.
+            shares: bounds the connections of one identity; None if nothing does.
         """
+        self._turn: Callable[[], AbstractContextManager[None]] = (
+            nullcontext if shares is None else shares.turn
+        )
         self._engine = engine
         self._require_usable = require_usable
         self._sessions = sessionmaker(engine)
@@ -268,7 +287,7 @@ class Transactions:
             return retry_if_rolled_back(lambda: self._change_once(work))
 
     def _change_once(self, work: Callable[[Session], T]) -> T:
-        with self._sessions.begin() as session:
+        with self._turn(), self._sessions.begin() as session:
             result = work(session)
             session.flush()
             failpoint("rlmm.before_commit")
@@ -286,7 +305,7 @@ class Transactions:
 
     def _read_once(self, query: Callable[[Connection], T]) -> T:
         # Sends no BEGIN. Detects the end of a session, whichever library ran the statement.
-        with self._autocommitting.begin() as connection:
+        with self._turn(), self._autocommitting.begin() as connection:
             return query(connection)
 
     def read_row(self, statement: str, parameters: Mapping[str, object]) -> Any:
@@ -304,7 +323,7 @@ class Transactions:
             return self._again_where_stale(lambda: self._read_row_once(statement, parameters))
 
     def _read_row_once(self, statement: str, parameters: Mapping[str, object]) -> Any:
-        with self._cursor() as cursor:
+        with self._turn(), self._cursor() as cursor:
             return cursor.execute(statement, parameters, prepare=True).fetchone()
 
     def _again_where_stale(self, reading: Callable[[], T]) -> T:
@@ -356,7 +375,7 @@ class Transactions:
             RetriableRemoteStorageError: the database is unreachable or busy.
         """
         # Commits, because psycopg drops the session's prepared statements on a rollback.
-        with errors_named(), self._engine.begin() as connection:
+        with errors_named(), self._turn(), self._engine.begin() as connection:
             return query(connection)
 
 
@@ -412,7 +431,9 @@ def _our_error(e: SQLAlchemyError | psycopg.Error) -> RemoteStorageError:
         )
     if isinstance(e, DataError | psycopg.DataError):
         return InvalidRequestError(f"request: a value cannot be stored ({state})")
-    return RemoteStorageError(f"the metadata database refused a statement ({state})")
+    return RemoteStorageError(
+        f"the metadata database refused a statement ({state}); see RLMM's log"
+    )
 
 
 def sqlstate(e: SQLAlchemyError | psycopg.Error) -> str:
@@ -497,7 +518,8 @@ def when_needed(read: Callable[[], T]) -> Callable[[], T]:
 
 
 def _driver(connection: Connection) -> "psycopg.Connection[Any]":
-    driver = connection.connection.driver_connection
+    # Not driver_connection, which a connection that left its pool does not have.
+    driver = connection.connection.dbapi_connection
     assert isinstance(driver, psycopg.Connection)
     return driver
 

@@ -112,11 +112,22 @@ def check_topic_name(tp: TopicIdPartition, name: str, field: str = TOPIC_FIELD) 
     have the stored name for the same reason.
     """
     if tp.topic != name:
-        raise InvalidRequestError(f"{field}: topic id {tp.topic_id} is not of a topic {tp.topic!r}")
+        raise InvalidRequestError(
+            f"{field}: topic id {tp.topic_id} belongs to another topic than {tp.topic!r}; send the "
+            "topic's own name"
+        )
 
 
 def unknown_partition(tp: TopicIdPartition) -> RemoteResourceNotFoundError:
-    return RemoteResourceNotFoundError(f"partition {tp} is not known")
+    return RemoteResourceNotFoundError(
+        f"RLMM has no partition {tp}; check the topic's id and name (`sediment topics list`)"
+    )
+
+
+def removed_partition(tp: TopicIdPartition) -> InvalidStateTransitionError:
+    return InvalidStateTransitionError(
+        f"partition {tp} was removed from the tier; its topic id cannot be used again"
+    )
 
 
 def is_older_leader(partition: Partition, broker_leader_epoch: int | None) -> bool:
@@ -127,10 +138,12 @@ def is_older_leader(partition: Partition, broker_leader_epoch: int | None) -> bo
 
 
 def fence(partition: Partition, tp: TopicIdPartition, broker_leader_epoch: int | None) -> None:
+    highest = partition.highest_broker_leader_epoch
     if is_older_leader(partition, broker_leader_epoch):
         raise FencedLeaderEpochError(
-            f"broker leader epoch {broker_leader_epoch} is older than "
-            f"{partition.highest_broker_leader_epoch} of partition {tp}"
+            f"broker leader epoch {broker_leader_epoch} is older than {highest} of partition {tp}; "
+            f"a later leader has changed {tp}. If {highest} is wrong, run `sediment partitions "
+            "reset-epoch`"
         )
 
 
@@ -171,20 +184,26 @@ class LockedPartition:
         self.row = row
         self.topic_name = topic_name
         self.revision = row.revision
+        self._revision_before_call = row.revision
         self._topic = topic
         self._config = config
+
+    def begin_call(self) -> None:
+        """Let another call begin, which expects the revision that the calls before it left."""
+        self._revision_before_call = self.row.revision
 
     def require_expected(self, context: MutationContext) -> None:
         """Refuse a change that was decided on another revision than the present one.
 
         Raises:
-            ConcurrentUpdateError: the revision before the batch is not the context's
+            ConcurrentUpdateError: the revision before the call is not the context's
                 expected_revision, or the settings' is not its expected_config_revision.
         """
-        if context.expected_revision not in (None, self.revision):
+        revision = self._revision_before_call
+        if context.expected_revision not in (None, revision):
             raise ConcurrentUpdateError(
                 f"context.expected_revision: partition {self.row.partition} of topic "
-                f"{self.topic_name} has revision {self.revision}, "
+                f"{self.topic_name} has revision {revision}, "
                 f"not {context.expected_revision}; read it again"
             )
         if context.expected_config_revision is None:
@@ -237,13 +256,12 @@ def may_move(
     if present is target or is_over:
         if change.custom_metadata not in (None, stored.custom_metadata):
             raise SegmentAlreadyExistsError(
-                f"segment {segment_id} is in {present.value} with other custom metadata"
+                f"segment {segment_id} is already in {present.value} with different custom "
+                "metadata; send the stored one or none"
             )
         return False
     if present not in predecessors(target):
-        raise InvalidStateTransitionError(
-            f"segment {segment_id}: {present.value} to {target.value}"
-        )
+        raise illegal_move(f"segment {segment_id}", present.value, target.value)
     # An older leader may finish its copy, and delete the remains of its own failed copy.
     is_own_copy = present is COPY_STARTED and stored.broker_id == change.broker_id
     if target is DELETE_STARTED and not is_own_copy:
@@ -261,4 +279,19 @@ def may_move(
 
 
 def unknown_segment(segment_id: RemoteLogSegmentId) -> RemoteResourceNotFoundError:
-    return RemoteResourceNotFoundError(f"segment {segment_id} is not known")
+    return RemoteResourceNotFoundError(
+        f"RLMM has no segment {segment_id}; it was never added, or its row was purged"
+    )
+
+
+def illegal_move(what: str, present: str | None, target: str) -> InvalidStateTransitionError:
+    """Return the error for a change of state that the state machine does not have.
+
+    Args:
+        what: "segment X" or "partition P".
+        present: None for a partition that is not being removed.
+    """
+    return InvalidStateTransitionError(
+        f"{what} cannot move from {present or 'no deletion state'} to {target}; read its state "
+        "again"
+    )

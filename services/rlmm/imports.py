@@ -12,6 +12,7 @@ from services.api.errors import (
     SegmentAlreadyExistsError,
 )
 from services.api.ids import RemoteLogSegmentId
+from services.api.partitions import RemotePartitionDeleteState
 from services.api.segment_batches import (
     MAX_BATCH,
     MAX_IMPORTED_EPOCHS,
@@ -28,7 +29,12 @@ from services.rlmm import batch as statements
 from services.rlmm.audit import Event
 from services.rlmm.batch import Addition, Batch
 from services.rlmm.db import Transactions
-from services.rlmm.guards import TOPIC_FIELD, LockedPartition, raise_leader_epoch
+from services.rlmm.guards import (
+    TOPIC_FIELD,
+    LockedPartition,
+    raise_leader_epoch,
+    removed_partition,
+)
 from services.rlmm.limits import Limits, check_storable
 from services.rlmm.locked_partitions import LockedPartitions
 from services.rlmm.rows import event_key, segment_from_row
@@ -64,8 +70,12 @@ def _import_one(
         tp = item.segments[0].topic_id_partition
         batch = Batch(session, LockedPartitions.lock_or_create(session, [tp]))
         locked = batch.partitions.of(tp, f"segments[0].remote_log_segment_id.{TOPIC_FIELD}")
+        if locked.row.delete_state == RemotePartitionDeleteState.DELETE_PARTITION_FINISHED.value:
+            raise removed_partition(tp)
         if locked.row.delete_state is not None:
-            raise InvalidStateTransitionError(f"partition {tp} is in {locked.row.delete_state}")
+            raise InvalidStateTransitionError(
+                f"partition {tp} is in {locked.row.delete_state}; undelete it before an import"
+            )
         imported = _Import(batch, locked, item).done()
         batch.write()
         return imported

@@ -10,7 +10,7 @@ from uuid import UUID
 from services.api import validation
 from services.api.calls import MutationContext
 from services.api.errors import CustomMetadataTooLargeError
-from services.api.partitions import PartitionReport
+from services.api.partitions import PartitionReport, PolledLog
 from services.api.remote_log_metadata_manager import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from services.api.segments import (
     RemoteLogSegmentMetadata,
@@ -51,7 +51,7 @@ class Limits:
         )
         self.check_segment(metadata)
 
-    def check_report(self, report: PartitionReport) -> None:
+    def check_report(self, report: PartitionReport | PolledLog) -> None:
         count, most = len(report.lineage.entries), self.leader_epochs_per_report
         require(count <= most, "leader_epochs", f"at most {most}, has {count}")
 

@@ -1,6 +1,6 @@
 """Run RLMM in process on PostgreSQL: each method of the contract checks and delegates."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -22,6 +22,7 @@ from services.api.partitions import (
     OffsetGap,
     PartitionReport,
     PartitionState,
+    PolledLog,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
@@ -56,6 +57,7 @@ from services.api.segments import (
 )
 from services.api.topic_config import RetentionOwner, StoredTopicConfig, topic_config
 from services.api.validation import require, require_count, require_int32, require_int64
+from services.api.watches import WatchedPartition, WatchUpdate
 from services.rlmm import anomalies as anomaly_rows
 from services.rlmm import (
     audit,
@@ -66,6 +68,7 @@ from services.rlmm import (
     lookups,
     partition_states,
     partitions,
+    polled_log_rows,
     segment_changes,
     topic_configs,
 )
@@ -79,7 +82,9 @@ from services.rlmm.listings import SegmentQuery
 from services.rlmm.locked_partitions import LockedPartitions
 from services.rlmm.lookups import find_segments
 from services.rlmm.schema import is_usable, known_revision
-from services.rlmm.segment_changes import apply_single, apply_unlocked
+from services.rlmm.segment_changes import apply_locked, apply_unlocked
+from services.rlmm.shares import ConnectionShares, WatchLimits
+from services.rlmm.watches import Watches
 
 
 class SqlRemoteLogMetadataManager:
@@ -89,14 +94,20 @@ class SqlRemoteLogMetadataManager:
     managers may run on the same database.
     """
 
-    def __init__(self, engine: Engine, limits: Limits | None = None) -> None:
-        self._transactions = Transactions(engine, self._require_usable)
+    def __init__(
+        self,
+        engine: Engine,
+        limits: Limits | None = None,
+        watch_limits: WatchLimits | None = None,
+        connection_shares: ConnectionShares | None = None,
+    ) -> None:
+        self._transactions = Transactions(engine, self._require_usable, connection_shares)
         self._is_usable = False
         self._limits = limits or Limits()
         self._database = f"{engine.url.host}:{engine.url.port}/{engine.url.database}"
         self._change_partition = partial(change_partition, self._transactions)
-        alone = partial(apply_single, self._transactions)
-        self._group_commit = GroupCommit(self._transactions, apply_unlocked, alone)
+        self._group_commit = GroupCommit(self._transactions, apply_unlocked, apply_locked)
+        self._watches = Watches(engine, self._transactions, watch_limits)
 
     def add_remote_log_segment_metadata(
         self,
@@ -245,11 +256,24 @@ class SqlRemoteLogMetadataManager:
         """Check the arguments only, because RLMM keeps no state for a broker's replica."""
         require_int32(broker_id, "broker_id", at_least=-1)
 
-    def report_partition_state(self, reports: Sequence[PartitionReport]) -> list[ReportOutcome]:
-        """Store each report in a transaction of its own, with one partition's lock at a time."""
-        require_count(reports, "reports", MAX_REPORTS)
-        epochs, most = sum(len(r.lineage.entries) for r in reports), MAX_REPORTED_EPOCHS
+    def report_partition_state(
+        self, reports: Sequence[PartitionReport], polled_logs: Sequence[PolledLog] = ()
+    ) -> list[ReportOutcome]:
+        """Store each report in a transaction of its own, with one partition's lock at a time.
+
+        All polled logs are stored in one transaction, without the partitions' locks.
+        """
+        if reports or not polled_logs:
+            require_count(reports, "reports", MAX_REPORTS)
+        lineages = [*(r.lineage for r in reports), *(log.lineage for log in polled_logs)]
+        epochs = sum(len(lineage.entries) for lineage in lineages)
+        most = MAX_REPORTED_EPOCHS
         require(epochs <= most, "reports", f"at most {most} leader epochs together, are {epochs}")
+        if polled_logs:
+            require_count(polled_logs, "polled_logs", MAX_REPORTS)
+            for log in polled_logs:
+                self._limits.check_report(log)
+            self._transactions.change(lambda session: polled_log_rows.store(session, polled_logs))
         return [self._take_report(report) for report in reports]
 
     def raise_log_start_offset(
@@ -294,6 +318,11 @@ class SqlRemoteLogMetadataManager:
     def partition_revisions(self, partitions: Sequence[TopicIdPartition]) -> list[int]:
         require_count(partitions, "partitions", MAX_REVISIONS)
         return self._transactions.read(lambda connection: lookups.revisions(connection, partitions))
+
+    def watch_partitions(
+        self, partitions: Sequence[WatchedPartition]
+    ) -> Generator[WatchUpdate, None, None]:
+        return self._watches.watch(partitions)
 
     def list_events(
         self, query: EventQuery, *, page_size: int = 0, page_token: str = ""
@@ -400,6 +429,10 @@ class SqlRemoteLogMetadataManager:
             raise  # A failure of the database would repeat for every later item.
         except RemoteStorageError as e:
             return e
+
+    def end_watches(self) -> None:
+        """End all watches and refuse later ones: this process stops."""
+        self._watches.close()
 
     def check(self) -> None:
         """Check that the database is reachable and has a schema that this release supports.

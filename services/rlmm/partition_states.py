@@ -24,13 +24,12 @@ from services.api.calls import AtRevision, MutationOutcome
 from services.api.errors import (
     ConcurrentUpdateError,
     InvalidRangeError,
-    InvalidStateTransitionError,
 )
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
 from services.api.partitions import NOTHING_COPIED, PartitionReport, PartitionState
 from services.api.segments import segment_leader_epochs
-from services.rlmm import gaps
+from services.rlmm import gaps, polled_log_rows
 from services.rlmm.audit import NO_BROKER, Event
 from services.rlmm.batch import Batch, Change
 from services.rlmm.guards import (
@@ -38,6 +37,7 @@ from services.rlmm.guards import (
     Partition,
     check_topic_name,
     fence,
+    removed_partition,
     unknown_partition,
 )
 from services.rlmm.locked_partitions import LockedPartitions
@@ -49,6 +49,7 @@ from services.rlmm.tables import (
     HighestOffsetRow,
     PartitionRow,
     PartitionStateRow,
+    PolledLogRow,
     TopicRow,
 )
 
@@ -128,6 +129,7 @@ def _read_statement() -> Select[*tuple[Any, ...]]:
             NOW.label("read_at"),
             gaps.column(*columns),
             *only((*LINEAGE, "reported_at", *REPORT)),
+            *polled_log_rows.columns(),
         )
         .select_from(PartitionRow)
         .join(TopicRow, TopicRow.topic_id == PartitionRow.topic_id)
@@ -138,6 +140,7 @@ def _read_statement() -> Select[*tuple[Any, ...]]:
                 PartitionStateRow.partition == PartitionRow.partition,
             ),
         )
+        .outerjoin(PolledLogRow, polled_log_rows.of_partition())
         .where(
             PartitionRow.topic_id == bindparam("topic_id"),
             PartitionRow.partition == bindparam("partition"),
@@ -162,7 +165,7 @@ def take_report(session: Session, report: PartitionReport) -> AtRevision[Partiti
     batch = Batch(session, LockedPartitions.lock_or_create(session, [tp]))
     partition, records = batch.partitions.of(tp).row, batch.records
     if partition.delete_state == FINISHED.value:
-        raise InvalidStateTransitionError(f"partition {tp} is in {partition.delete_state}")
+        raise removed_partition(tp)
     fence(partition, tp, report.leader_epoch)
     stored = session.execute(STORE_IF_LATER, row_of(report)).one_or_none()
     if stored is None:
@@ -273,6 +276,8 @@ def _state(row: AnyRow, tp: TopicIdPartition) -> PartitionState:
         read_at_ms=ms_of(row.read_at),
         gaps=gaps.from_column(row.gaps),
         highest_broker_leader_epoch=row.highest_broker_leader_epoch,
+        polled_log=polled_log_rows.polled_log(row, tp),
+        polled_at_ms=None if row.polled_at is None else ms_of(row.polled_at),
     )
     if row.report_number is None:
         return state

@@ -36,6 +36,7 @@ from services.rlmm.guards import (
     STARTED,
     Partition,
     fence,
+    illegal_move,
     raise_leader_epoch,
     unknown_partition,
 )
@@ -126,7 +127,7 @@ def move_deletion(change: Change, metadata: RemotePartitionDeleteMetadata) -> Mu
         return _repeated(change, target)
     before = delete_predecessor(target)
     if present != (before.value if before else None):
-        raise InvalidStateTransitionError(f"partition {tp}: {present} to {target.value}")
+        raise illegal_move(f"partition {tp}", present, target.value)
     if target is FINISHED and _has_live_segments(session, partition):
         raise InvalidStateTransitionError(f"partition {tp} still has segments; delete them first")
     change.locked.require_expected(change.context)
@@ -237,7 +238,7 @@ def undelete(change: Change, undeletion: Undeletion) -> MutationOutcome:
         return change.unchanged()
     if present != MARKED.value:
         raise InvalidStateTransitionError(
-            f"partition {tp} is in {present}: its segments are being deleted for good"
+            f"partition {tp} is in {present}: its removal has begun and cannot be undone"
         )
     change.locked.require_expected(change.context)
     partition.delete_state = None

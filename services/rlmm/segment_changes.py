@@ -13,7 +13,7 @@ from services.api.errors import (
     InvalidStateTransitionError,
     SegmentAlreadyExistsError,
 )
-from services.api.ids import TopicIdPartition
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.remote_log_metadata_manager import SegmentUpdate, UpdateOutcome
 from services.api.segment_batches import AddOutcome, SegmentAddition
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
@@ -26,11 +26,9 @@ from services.rlmm.batch import (
     Asked,
     Change,
     Move,
-    Outcome,
     Outcomes,
     SegmentBatch,
     SegmentChange,
-    change_all,
     change_in,
     change_sound,
     require_distinct,
@@ -38,7 +36,14 @@ from services.rlmm.batch import (
     tp_of,
 )
 from services.rlmm.db import PartitionKey, Transactions, key_of
-from services.rlmm.guards import Partition, fence, may_move, raise_leader_epoch, unknown_segment
+from services.rlmm.guards import (
+    Partition,
+    fence,
+    illegal_move,
+    may_move,
+    raise_leader_epoch,
+    unknown_segment,
+)
 from services.rlmm.limits import Limits, check_storable
 from services.rlmm.locked_partitions import LockedPartitions, ensure_partitions
 from services.rlmm.rows import AnyRow, event_key, event_key_of, segment_from_row
@@ -212,9 +217,7 @@ def _added_before(stored: AnyRow, metadata: RemoteLogSegmentMetadata) -> int:
     """
     segment_id = metadata.remote_log_segment_id
     if stored.state != STARTED.value:
-        raise InvalidStateTransitionError(
-            f"segment {segment_id}: {stored.state} to {STARTED.value}"
-        )
+        raise illegal_move(f"segment {segment_id}", stored.state, STARTED.value)
     if segment_from_row(stored, segment_id.topic_id_partition) != metadata:
         raise SegmentAlreadyExistsError(
             f"segment {segment_id} exists with other content; use a new id for each copy"
@@ -251,10 +254,7 @@ def check_update(limits: Limits, update: SegmentUpdate) -> None:
 
 def update(batch: SegmentBatch, updates: Updates) -> Outcomes:
     """Check the updates in their order and move their segments."""
-    outcomes = Outcomes()
-    for wave in _waves(updates):
-        outcomes |= _Moves(batch, wave).outcomes()
-    return outcomes
+    return _Moves(batch, updates).outcomes()
 
 
 def _update_in(session: Session, updates: Updates) -> Outcomes:
@@ -262,27 +262,8 @@ def _update_in(session: Session, updates: Updates) -> Outcomes:
     return change_in(session, lock, updates.values(), lambda batch: update(batch, updates))
 
 
-def _waves(items: Updates) -> Iterator[Updates]:
-    """Split the items into waves that run one after another.
-
-    For each partition, a wave has a run of deletions or one finishing copy, in their order.
-    """
-    steps: dict[PartitionKey, list[dict[int, Asked[SegmentUpdate]]]] = {}
-    finished_last: set[PartitionKey] = set()
-    for place, asked in items.items():
-        key = key_of(tp_of(asked.item))
-        own = steps.setdefault(key, [])
-        finishes = asked.item.update.state is FINISHED
-        if not own or finishes or key in finished_last:
-            own.append({})
-        own[-1][place] = asked
-        (finished_last.add if finishes else finished_last.discard)(key)
-    for wave in zip_longest(*steps.values(), fillvalue={}):
-        yield {place: asked for step in wave for place, asked in step.items()}
-
-
 class _Moves:
-    """Apply a wave: check its items in their order, then write all of them together.
+    """Check updates in their order, then write all of them together.
 
     No item depends on another item's change of its own segment.
     """
@@ -298,7 +279,10 @@ class _Moves:
             for place, asked in self._items.items()
         }
         if self._moves:
-            self._write_moves()
+            session = self._batch.session
+            self._batch.check_at_the_end(statements.move_segments(session, self._moves))
+            for wave in _waves(self._moves):
+                _show(session, wave)
         return outcomes
 
     def _move(self, item: SegmentUpdate, change: Change) -> MutationOutcome:
@@ -313,17 +297,34 @@ class _Moves:
         self._moves.append(Move(item.update, stored.state, outcome.revision, plan_id))
         return outcome
 
-    def _write_moves(self) -> None:
-        session = self._batch.session
-        self._batch.check_at_the_end(statements.move_segments(session, self._moves))
-        for state, write in _VISIBILITY.items():
-            moved = [
-                move.update.remote_log_segment_id
-                for move in self._moves
-                if move.update.state is state
-            ]
-            if moved:
-                write(session, moved)
+
+def _waves(moves: Iterable[Move]) -> Iterator[list[Move]]:
+    """Split the moves into waves for the index of offsets, which is written wave by wave.
+
+    For each partition, a wave has a run of deletions or one finishing copy, in their order.
+    """
+    steps: dict[PartitionKey, list[list[Move]]] = {}
+    finished_last: set[PartitionKey] = set()
+    for move in moves:
+        key = key_of(move.update.remote_log_segment_id.topic_id_partition)
+        own = steps.setdefault(key, [])
+        finishes = move.update.state is FINISHED
+        if not own or finishes or key in finished_last:
+            own.append([])
+        own[-1].append(move)
+        (finished_last.add if finishes else finished_last.discard)(key)
+    for wave in zip_longest(*steps.values(), fillvalue=[]):
+        yield [move for step in wave for move in step]
+
+
+def _show(session: Session, wave: Iterable[Move]) -> None:
+    """Write the moves of a wave into the index of offsets."""
+    by_state: dict[RemoteLogSegmentState, list[RemoteLogSegmentId]] = {}
+    for move in wave:
+        by_state.setdefault(move.update.state, []).append(move.update.remote_log_segment_id)
+    for state, write in _VISIBILITY.items():
+        if state in by_state:
+            write(session, by_state[state])
 
 
 def _event(item: SegmentUpdate, stored: AnyRow) -> Event:
@@ -344,33 +345,41 @@ def apply_unlocked(session: Session, changes: Mapping[int, Asked[SegmentChange]]
     """Apply the changes whose partition is known and not locked; omit the others.
 
     Args:
-        changes: no two of one partition.
+        changes: of a call each, no two of one segment.
     """
-    return change_in(
-        session,
-        LockedPartitions.lock_skip_locked,
-        changes.values(),
-        lambda batch: _change(batch, changes),
-    )
+
+    def change(batch: SegmentBatch) -> Outcomes:
+        present = {
+            place: asked
+            for place, asked in changes.items()
+            if tp_of(asked.item) in batch.partitions
+        }
+        return _change(batch, present)
+
+    return change_in(session, LockedPartitions.lock_skip_locked, changes.values(), change)
 
 
-def apply_single(transactions: Transactions, change: SegmentChange) -> Outcome:
-    """Apply one change in a transaction of its own, which waits for the partition's lock.
+def apply_locked(session: Session, changes: Mapping[int, Asked[SegmentChange]]) -> Outcomes:
+    """Apply changes of one partition, whose lock this waits for.
 
     An addition creates the partition too if it is unknown.
+
+    Args:
+        changes: of a call each, no two of one segment.
     """
-    if isinstance(change, SegmentAddition):
-        return change_all(transactions, {0: Asked(change)}, _add_in)[0]
-    return change_all(transactions, {0: Asked(change)}, _update_in)[0]
+    items = [asked.item for asked in changes.values()]
+    added = [tp_of(item) for item in items if isinstance(item, SegmentAddition)]
+    created = ensure_partitions(session, added) if added else ()
+    lock = partial(LockedPartitions.lock, created=created)
+    return change_in(session, lock, changes.values(), lambda batch: _change(batch, changes))
 
 
 def _change(batch: SegmentBatch, changes: Mapping[int, Asked[SegmentChange]]) -> Outcomes:
+    batch.items_are_calls = True
     additions: dict[int, Asked[SegmentAddition]] = {}
     updates: dict[int, Asked[SegmentUpdate]] = {}
     for place, asked in changes.items():
         item = asked.item
-        if tp_of(item) not in batch.partitions:
-            continue
         if isinstance(item, SegmentAddition):
             additions[place] = Asked(item, asked.call)
         else:

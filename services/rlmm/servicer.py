@@ -1,6 +1,7 @@
 """Serve RemoteLogMetadataManager over gRPC: each method converts, makes one call and replies."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import grpc
 
@@ -19,10 +20,13 @@ from services.rpc.converters.partitions import (
     object_deletion_from_proto,
     partition_page_to_proto,
     partitions_from_proto,
+    polled_logs_from_proto,
     report_outcome_to_proto,
     reports_from_proto,
     state_to_proto,
     topic_config_to_proto,
+    watch_update_to_proto,
+    watched_from_proto,
 )
 from services.rpc.converters.segments import (
     add_outcome_to_proto,
@@ -231,7 +235,9 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
     def ReportPartitionState(
         self, request: pb.ReportPartitionStateRequest, context: grpc.ServicerContext
     ) -> pb.ReportPartitionStateResponse:
-        outcomes = self._manager.report_partition_state(reports_from_proto(request.reports))
+        outcomes = self._manager.report_partition_state(
+            reports_from_proto(request.reports), polled_logs_from_proto(request.polled_logs)
+        )
         return pb.ReportPartitionStateResponse(
             outcomes=[report_outcome_to_proto(outcome) for outcome in outcomes]
         )
@@ -282,6 +288,17 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
         partitions = indexed_partitions_from_proto(request.partitions, "partitions")
         revisions = self._manager.partition_revisions(partitions)
         return pb.GetPartitionRevisionsResponse(revisions=revisions)
+
+    def WatchPartitions(
+        self, request: pb.WatchPartitionsRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.WatchPartitionsResponse]:
+        partitions = items_from_proto(request.partitions, "partitions", watched_from_proto)
+        updates = self._manager.watch_partitions(partitions)
+        # A watch lasts for an hour, and these take more memory than all that it needs.
+        del request, partitions
+        with closing(updates):
+            for update in updates:
+                yield watch_update_to_proto(update)
 
     def ListEvents(
         self, request: pb.ListEventsRequest, context: grpc.ServicerContext

@@ -5,9 +5,10 @@ from pathlib import Path
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from services.common.settings import ServiceSettings
+from services.common.settings import ServiceSettings, whole_of
 from services.rlmm.db import DatabaseLimits
 from services.rlmm.limits import Limits
+from services.rlmm.shares import ConnectionShares, WatchLimits
 
 
 class RlmmSettings(ServiceSettings):
@@ -24,7 +25,12 @@ class RlmmSettings(ServiceSettings):
         description="File with the database password, read for each new connection.",
     )
     database_pool_size: int = Field(
-        default=16, ge=1, le=512, description="Maximum connections of one process to the database."
+        default=16,
+        ge=1,
+        le=512,
+        description="Maximum connections of one process to the database, with TLS those of the "
+        "calls of one identity. A process then has more (RLMM_IDENTITY_SHARE_PERCENT): 22 by "
+        "default. PostgreSQL's max_connections must allow for all processes.",
     )
     database_pool_timeout_ms: int = Field(
         default=5_000, ge=1, description="How long a call waits for a connection from the pool, ms."
@@ -52,18 +58,51 @@ class RlmmSettings(ServiceSettings):
         description="Maximum size of a segment's custom metadata, bytes (Kafka: "
         "remote.log.metadata.custom.metadata.max.bytes).",
     )
+    watch_threads: int = Field(
+        default=64,
+        ge=1,
+        le=512,
+        description="Maximum concurrent watches of partitions of one process: each broker and each "
+        "RLM has one. Further ones are refused, and their clients ask RLMM for each look-up.",
+    )
+    watched_partitions_max: int = Field(
+        default=100_000,
+        ge=1,
+        le=10_000_000,
+        description="Maximum partitions that all watches of one process name together, with TLS "
+        "those of one identity; each takes some 0.5 KB of memory. Further watches are refused.",
+    )
+    watch_max_age_ms: int = Field(
+        default=3_600_000,
+        ge=1_000,
+        description="Age at which a watch ends, ms, less up to a fifth by chance; its client "
+        "begins another one, with its present certificate or token.",
+    )
     leader_epochs_per_segment_max: int = Field(
         default=10_000, ge=1, le=100_000, description="Maximum leader epochs of one segment."
     )
 
     def database_limits(self) -> DatabaseLimits:
         return DatabaseLimits(
-            pool_size=self.database_pool_size,
+            pool_size=whole_of(self.database_pool_size, self.share_percent),
             pool_timeout_ms=self.database_pool_timeout_ms,
             connect_timeout_ms=self.database_connect_timeout_ms,
             statement_timeout_ms=self.database_statement_timeout_ms,
             lock_timeout_ms=self.database_lock_timeout_ms,
             idle_in_transaction_timeout_ms=self.database_idle_in_transaction_timeout_ms,
+        )
+
+    def connection_shares(self) -> ConnectionShares | None:
+        """Return the bound of one identity; None if it may have all connections."""
+        if self.share_percent == 100:
+            return None
+        return ConnectionShares(self.database_pool_size, self.database_pool_timeout_ms / 1000)
+
+    def watch_limits(self) -> WatchLimits:
+        return WatchLimits(
+            partitions=self.watched_partitions_max,
+            partitions_in_all=whole_of(self.watched_partitions_max, self.share_percent),
+            max_age_s=self.watch_max_age_ms / 1000,
         )
 
     def limits(self) -> Limits:

@@ -3,6 +3,7 @@
     topics ──< partitions ──< segments ──< segment_epochs      which segment holds an offset
       │             │──────< highest_offsets                   survives the segments
       │             │──────< partition_states                  the tier's lineage, the last report
+      │             │──────< polled_logs                       a log that a broker tiers, as polled
       │             │──────< gaps                              what the tier will never have
       │             │──────< events                            the audit trail
       │             └──────< request_outcomes                  answers to repeated request ids
@@ -256,6 +257,30 @@ class PartitionStateRow(Base):
     copied_through_offset: Mapped[int]
 
 
+class PolledLogRow(Base):
+    """The log of a partition that a broker tiers by itself, as an RLM polled it."""
+
+    __tablename__ = "polled_logs"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["topic_id", "partition"], ["partitions.topic_id", "partitions.partition"]
+        ),
+        CheckConstraint(
+            "cardinality(leader_epochs) = cardinality(epoch_start_offsets)", name="leader_epochs"
+        ),
+    )
+
+    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
+    partition: Mapped[int] = mapped_column(INTEGER, primary_key=True)
+    polled_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    broker_id: Mapped[int] = mapped_column(INTEGER)
+    leader_epoch: Mapped[int] = mapped_column(INTEGER)
+    leader_epochs: Mapped[list[int]] = mapped_column(ARRAY(INTEGER))
+    epoch_start_offsets: Mapped[list[int]] = mapped_column(ARRAY(BigInteger))
+    log_start_offset: Mapped[int]
+    high_watermark: Mapped[int]
+
+
 class SegmentEpochRow(Base):
     """The offsets that a live segment has in one of its leader epochs.
 
@@ -381,6 +406,12 @@ class EventRow(Base):
             "to_state",
             postgresql_where=text("kind = 'PARTITION_DELETE'"),
         ),
+        # For watches. Events from before schema 0010 have no transaction id.
+        Index(
+            "transaction",
+            "transaction_id",
+            postgresql_where=text("transaction_id IS NOT NULL"),
+        ),
     )
 
     topic_id: Mapped[UUID] = mapped_column(primary_key=True)
@@ -406,6 +437,10 @@ class EventRow(Base):
     broker_leader_epoch: Mapped[int | None] = mapped_column(INTEGER)
     # The number of further calls that requested the same change.
     repeat_count: Mapped[int] = mapped_column(server_default=text("0"))
+    transaction_id: Mapped[int | None] = mapped_column(
+        server_default=text("pg_current_xact_id()::text::bigint"),
+        comment="of the transaction that wrote the event; null: before schema 0010",
+    )
 
 
 class RequestOutcomeRow(Base):

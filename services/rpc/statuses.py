@@ -30,7 +30,7 @@ _NOT_SERVED_THERE = (
     "another service (RSM's and RLMM's swapped) and not of an older release"
 )
 
-_NOT_CONNECTED = "failed to connect"
+_NOT_CONNECTED = ("failed to connect", "connections to all backends failing")
 _NO_HANDSHAKE = ("handshake failed", "Verification Check failed", "Socket closed", "reset by peer")
 
 _log = logging.getLogger("sediment.rpc")
@@ -87,7 +87,7 @@ def status_of_outcome(outcome: RemoteStorageError | None) -> status_pb2.Status:
 
 
 def outcome_of(status: status_pb2.Status) -> RemoteStorageError | None:
-    """Return what status_of_outcome was given."""
+    """Convert the status of an item back to its outcome."""
     return None if status.code == code_pb2.OK else error_of(status)
 
 
@@ -114,11 +114,7 @@ def map_rpc_errors(peer: Peer | str) -> Iterator[None]:
 def _error_of_call(error: grpc.RpcError, peer: Peer | str) -> RemoteStorageError:
     if not isinstance(error, grpc.Call):
         return RetriableRemoteStorageError(f"{peer}: {error}")
-    try:
-        status = rpc_status.from_call(error)
-    except (ValueError, DecodeError):
-        # The trailing status is malformed, or contradicts the call's own: trust neither.
-        status = None
+    status = _status_of_call(error)
     if status is not None:
         return error_of(status)
     message = f"{peer}: {error.details()}"
@@ -127,6 +123,26 @@ def _error_of_call(error: grpc.RpcError, peer: Peer | str) -> RemoteStorageError
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         message = f"{peer}: {_NOT_SERVED_THERE} ({error.details()})"
     return error_of(status_pb2.Status(code=error.code().value[0], message=message))
+
+
+def _status_of_call(error: grpc.Call) -> status_pb2.Status | None:
+    try:
+        status: status_pb2.Status | None = rpc_status.from_call(error)
+    except (ValueError, DecodeError):
+        # The trailing status is malformed, or contradicts the call's own: trust neither.
+        return None
+    return status
+
+
+def is_lost(error: grpc.RpcError) -> bool:
+    """Return whether the connection or a server that stops ended a call, and no service did.
+
+    A server that stops cancels calls that reach it before its client knows.
+    """
+    if not isinstance(error, grpc.Call):
+        return False
+    lost = error.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+    return lost and _status_of_call(error) is None
 
 
 def _no_handshake(details: str) -> bool:

@@ -24,7 +24,7 @@ def outlasting_close() -> Iterator[None]:
         _outlasts_close.reset(before)
 
 
-class Waiting:
+class Waiter:
     """A clock, and pauses that end when the service stops. Shared by all calls of a process.
 
     Tests pass their own clock, with pauses that advance it.
@@ -87,17 +87,17 @@ COMMIT_WAIT_S = 60.0
 class _Copies:
     """The copies of one segment, and the queue in which they commit."""
 
-    def __init__(self, stem: str, waiting: Waiting) -> None:
+    def __init__(self, stem: str, waiter: Waiter) -> None:
         self.count = 0
         name = f"copies of {stem} committing (limit 1)"
-        self.commits = FairQueue(name, 1, now=waiting.now, wait=waiting.wait_for)
+        self.commits = FairQueue(name, 1, now=waiter.now, wait=waiter.wait_for)
 
 
 class ActiveCopies:
     """The copies of this process, by segment. A delete could not find the objects they write."""
 
-    def __init__(self, waiting: Waiting) -> None:
-        self._waiting = waiting
+    def __init__(self, waiter: Waiter) -> None:
+        self._waiter = waiter
         self._lock = Lock()
         self._copies: dict[str, _Copies] = {}
 
@@ -112,12 +112,12 @@ class ActiveCopies:
         within COMMIT_WAIT_S.
         """
         with self._lock:
-            copies = self._copies.setdefault(keys.stem, _Copies(keys.stem, self._waiting))
+            copies = self._copies.setdefault(keys.stem, _Copies(keys.stem, self._waiter))
             copies.count += 1
         turn = ExitStack()
 
         def wait_for_turn() -> None:
-            is_active = self._waiting.unless_closed(current_call().is_active)
+            is_active = self._waiter.unless_closed(current_call().is_active)
             turn.enter_context(copies.commits.acquire(1, COMMIT_WAIT_S, is_active))
 
         try:

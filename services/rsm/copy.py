@@ -23,7 +23,6 @@ from services.api.remote_storage_manager import (
     SegmentFileHeader,
 )
 from services.api.segments import RemoteLogSegmentMetadata
-from services.api.validation import require
 from services.common.failpoints import failpoint
 from services.rsm.active_copies import ActiveCopies
 from services.rsm.backends.protocol import had_no_answer
@@ -38,7 +37,8 @@ from services.rsm.upload import Uploader
 class IncomingFiles:
     """Split the stream of chunks into files. Single use, like the stream."""
 
-    def __init__(self, chunks: Iterable[SegmentChunk]) -> None:
+    def __init__(self, metadata: RemoteLogSegmentMetadata, chunks: Iterable[SegmentChunk]) -> None:
+        self._metadata = metadata
         self._chunks = iter(chunks)
 
     def take(
@@ -50,34 +50,40 @@ class IncomingFiles:
             InvalidRequestError: a chunk of another file, or more or fewer bytes than announced.
             CorruptSegmentError: the crc32c is not the announced one; raised after the last byte.
         """
-        name, size, received = header.file.name, header.size_bytes, 0
+        file, size, received = header.file.name, header.size_bytes, 0
         while received < size:
             chunk = next(self._chunks, None)
             if chunk is None:
-                raise InvalidRequestError(f"chunk: {name} ended after {received} of {size} bytes")
-            in_order = chunk.file is header.file
-            require(
-                in_order,
-                "chunk",
-                f"{chunk.file.name} before the end of {name}, at byte {received}",
-            )
+                raise self._refused(f"{file} ended after {received} of {size} bytes")
+            if chunk.file is not header.file:
+                text = f"{chunk.file.name} before the end of {file}, at byte {received}"
+                raise self._refused(text)
             received += len(chunk.data)
-            require(received <= size, "chunk", f"{name} has more than the announced {size} bytes")
-            require(len(chunk.data) > 0, "chunk", f"must not be empty; {name} has an empty one")
+            if received > size:
+                raise self._refused(f"{file} has more than the announced {size} bytes")
+            if not chunk.data:
+                raise self._refused(f"must not be empty; {file} has an empty one")
             digest.update(chunk.data)
             yield chunk.data
         if header.crc32c is not None and header.crc32c != digest.whole.crc32c:
-            raise CorruptSegmentError(
-                f"{name}: crc32c is {digest.whole.crc32c:08x}, announced {header.crc32c:08x}"
-            )
+            crcs = f"crc32c is {digest.whole.crc32c:08x}, announced {header.crc32c:08x}"
+            raise CorruptSegmentError(self._naming(f"{file}: {crcs}"))
 
     def expect_end(self) -> None:
         """Raise InvalidRequestError if a chunk follows."""
         chunk = next(self._chunks, None)
         if chunk is not None:
-            raise InvalidRequestError(
-                f"chunk: {len(chunk.data)} bytes of {chunk.file.name} beyond the announced size"
-            )
+            text = f"{len(chunk.data)} bytes of {chunk.file.name} beyond the announced size"
+            raise self._refused(text)
+
+    def _refused(self, fault: str) -> InvalidRequestError:
+        return InvalidRequestError(f"chunk: {self._naming(fault)}")
+
+    def _naming(self, fault: str) -> str:
+        """Add to a fault its segment and what to do next."""
+        first, last = self._metadata.start_offset, self._metadata.end_offset
+        segment = self._metadata.remote_log_segment_id
+        return f"{segment}, offsets {first} to {last}: {fault}; retry the copy"
 
 
 _log = logging.getLogger(__name__)
@@ -149,7 +155,7 @@ class SegmentCopier:
         keys: SegmentKeys,
         attempt: str,
     ) -> Manifest:
-        incoming = IncomingFiles(data.chunks)
+        incoming = IncomingFiles(metadata, data.chunks)
         log = self._write_log(keys.log(attempt), data.files[0], incoming)
         failpoint("rsm.log_written")
         indexes = self._write_indexes(keys.indexes(attempt), data.files[1:], incoming)

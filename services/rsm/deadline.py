@@ -11,25 +11,25 @@ from typing import TypeVar
 from services.api.calls import current_call, serving
 from services.api.errors import RetriableRemoteStorageError
 from services.common.fair_queue import TokenBucket
-from services.rsm.active_copies import Waiting, outlasting_close
+from services.rsm.active_copies import Waiter, outlasting_close
 
 Piece = TypeVar("Piece", bytes, bytes | memoryview)
 BURST_S = 0.1
 """Seconds of a rate that an idle process saves up."""
 
 
-def token_bucket(per_s: float, name: str, waiting: Waiting) -> TokenBucket:
-    return TokenBucket(per_s, per_s * BURST_S, name=name, now=waiting.now, wait=waiting.wait_for)
+def token_bucket(per_s: float, name: str, waiter: Waiter) -> TokenBucket:
+    return TokenBucket(per_s, per_s * BURST_S, name=name, now=waiter.now, wait=waiter.wait_for)
 
 
 class ByteRate:
     """Limit the bytes per second of all streams together."""
 
-    def __init__(self, bytes_per_s: int, waiting: Waiting) -> None:
+    def __init__(self, bytes_per_s: int, waiter: Waiter) -> None:
         """Set the rate; `bytes_per_s`: 0 for no limit."""
         name = f"bytes per second (limit {bytes_per_s})"
-        self._bucket = token_bucket(bytes_per_s, name, waiting) if bytes_per_s else None
-        self._waiting = waiting
+        self._bucket = token_bucket(bytes_per_s, name, waiter) if bytes_per_s else None
+        self._waiter = waiter
 
     def limited(self, chunks: Iterator[Piece]) -> Iterator[Piece]:
         """Yield the same chunks, each when its bytes may pass; close `chunks` when it is closed.
@@ -51,7 +51,7 @@ class ByteRate:
     def _limited(self, chunks: Iterator[Piece], bucket: TokenBucket) -> Iterator[Piece]:
         try:
             for chunk in chunks:
-                is_active = self._waiting.unless_closed(current_call().is_active)
+                is_active = self._waiter.unless_closed(current_call().is_active)
                 bucket.take(len(chunk), is_active)
                 yield chunk
         finally:
@@ -98,24 +98,24 @@ def asking_until(end_s: float) -> Iterator[None]:
 
 
 @contextmanager
-def cleaning_up(waiting: Waiting) -> Iterator[None]:
+def cleaning_up(waiter: Waiter) -> Iterator[None]:
     """Bound the work inside to CLEAN_UP_S, for any caller and even if the service stops.
 
     Many copies fail because the service stops.
     """
-    end_s = waiting.now() + CLEAN_UP_S
+    end_s = waiter.now() + CLEAN_UP_S
 
     def left_s() -> float:
-        return end_s - waiting.now()
+        return end_s - waiter.now()
 
     call = replace(current_call(), is_active=lambda: left_s() > 0, left_s=left_s)
     with asking_until(end_s), serving(call), outlasting_close():
         yield
 
 
-def left_s(waiting: Waiting) -> float:
+def left_s(waiter: Waiter) -> float:
     """Return how long a request of this thread to a store may last, s; infinite if unbounded."""
-    return _end_s.get() - waiting.now()
+    return _end_s.get() - waiter.now()
 
 
 ANSWER_S = 1.0
@@ -131,7 +131,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def within_deadline(waiting: Waiting) -> Iterator[None]:
+def within_deadline(waiter: Waiter) -> Iterator[None]:
     """Stop starting requests ANSWER_S before the deadline of the current call.
 
     Requests in flight then may take half of that time.
@@ -145,7 +145,7 @@ def within_deadline(waiting: Waiting) -> Iterator[None]:
     def is_active() -> bool:
         return left_s() > 0 and call.is_active()
 
-    end_s = waiting.now() + left_s() + answer_s / 2
+    end_s = waiter.now() + left_s() + answer_s / 2
     with asking_until(end_s), serving(replace(call, is_active=is_active, left_s=left_s)):
         yield
 

@@ -9,7 +9,7 @@ from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.failpoints import failpoint
 from services.common.retry import Backoff
-from services.rsm.active_copies import ActiveCopies, Waiting
+from services.rsm.active_copies import ActiveCopies, Waiter
 from services.rsm.backends.protocol import MAX_DELETE_KEYS, StorageBackend
 from services.rsm.deadline import (
     cleaning_up,
@@ -32,13 +32,13 @@ class DeletePace:
     Thread-safe; shared by all deletes of a process.
     """
 
-    def __init__(self, most_keys_per_s: int, waiting: Waiting) -> None:
+    def __init__(self, most_keys_per_s: int, waiter: Waiter) -> None:
         self._most = float(most_keys_per_s)
-        self._waiting = waiting
+        self._waiter = waiter
         self._lock = Lock()
         name = f"deletes per second (limit {most_keys_per_s})"
-        self._limit = token_bucket(self._most, name, waiting)
-        self._slowed_at_s = waiting.now()
+        self._limit = token_bucket(self._most, name, waiter)
+        self._slowed_at_s = waiter.now()
 
     @property
     def keys_per_s(self) -> float:
@@ -46,13 +46,13 @@ class DeletePace:
 
     def take(self, keys: int, is_wanted: Callable[[], bool]) -> float:
         """Wait until `keys` keys may be deleted; return the time of that, for `slow_down`."""
-        self._limit.take(keys, self._waiting.unless_closed(is_wanted))
-        return self._waiting.now()
+        self._limit.take(keys, self._waiter.unless_closed(is_wanted))
+        return self._waiter.now()
 
     def take_at_once(self, keys: int) -> float:
         """Take a few keys without waiting; later calls make up for them. Returns as `take`."""
         self._limit.force_take(keys)
-        return self._waiting.now()
+        return self._waiter.now()
 
     def slow_down(self, began_s: float) -> None:
         """Halve the rate after the store throttled a request that began at `began_s`.
@@ -61,7 +61,7 @@ class DeletePace:
         """
         with self._lock:
             if began_s >= self._slowed_at_s:
-                self._slowed_at_s = self._waiting.now()
+                self._slowed_at_s = self._waiter.now()
                 self._limit.set_rate(max(self._limit.rate_per_s / 2, self._most * _LEAST_SHARE))
 
     def speed_up(self) -> None:
@@ -80,14 +80,22 @@ class ObjectDeletes:
     failed temporarily are retried, after a pause that doubles each time, at an adaptive rate.
     """
 
-    def __init__(self, pace: DeletePace, retries: int, waiting: Waiting) -> None:
+    def __init__(
+        self,
+        pace: DeletePace,
+        retries: int,
+        waiter: Waiter,
+        on_delete: Callable[[Sequence[str]], None] = lambda keys: None,
+    ) -> None:
+        """Set up deletes; `on_delete` is called with all keys that may have been deleted."""
         self._pace = pace
         self._retries = retries
-        self._waiting = waiting
+        self._waiter = waiter
+        self._on_delete = on_delete
 
     def within_deadline(self) -> AbstractContextManager[None]:
         """End the deletes of one call before its deadline, so that its response arrives."""
-        return within_deadline(self._waiting)
+        return within_deadline(self._waiter)
 
     def delete(
         self, backend: StorageBackend, keys: Sequence[str]
@@ -106,7 +114,7 @@ class ObjectDeletes:
 
         Runs whether or not a caller waits, and ahead of all batches, one of which may take longer.
         """
-        with cleaning_up(self._waiting):
+        with cleaning_up(self._waiter):
             return self._delete(backend, keys, self._pace.take_at_once)
 
     def _delete(
@@ -124,6 +132,7 @@ class ObjectDeletes:
                 # The store's error, if it sent one, has more information.
                 return for_good | {key: for_now.get(key, e) for key in left}
             answered = backend.delete(left)
+            self._on_delete(left)
             for_now = {key: e for key, e in answered.items() if _is_for_now(e)}
             for_good |= {key: e for key, e in answered.items() if not _is_for_now(e)}
             left = list(for_now)
@@ -138,7 +147,7 @@ class ObjectDeletes:
 
     def _pause_before(self, attempt: int) -> None:
         if attempt:
-            self._waiting.until(self._waiting.now() + _PAUSES.delay_s(attempt), _is_wanted)
+            self._waiter.until(self._waiter.now() + _PAUSES.delay_s(attempt), _is_wanted)
         require_wanted()
 
 

@@ -57,7 +57,7 @@ class DirectReads:
         return OpenedLogSegment(signed.url, signed.valid_s * 1000, manifest.log)
 
     def _charge(self, size_bytes: int) -> None:
-        """Charge the whole log, of which a client that reads on reads each byte once."""
+        """Charge the caller for the whole log."""
         current_call().charge_bytes(size_bytes)
         self._rate.charge(size_bytes)
 

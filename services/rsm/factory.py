@@ -18,7 +18,7 @@ from minio.credentials.providers import (
 from urllib3 import PoolManager
 
 from services.common.secret_file import SecretFileError, read_secret
-from services.rsm.active_copies import Waiting
+from services.rsm.active_copies import Waiter
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.backends.s3 import S3Probe, S3Storage, http_pool
@@ -53,8 +53,8 @@ def build_manager(
     Raises:
         SystemExit: the file of the other locations, or one with a key, cannot be used.
     """
-    waiting = Waiting()
-    locations = build_locations(settings, waiting)
+    waiter = Waiter()
+    locations = build_locations(settings, waiter)
     buffers = PartBuffers(
         settings.part_buffers, settings.part_size_bytes, settings.buffer_timeout_ms
     )
@@ -73,23 +73,23 @@ def build_manager(
         limits,
         others=locations.others,
         start_up=build_start_up(settings, locations, checked_first=checked_first),
-        waiting=waiting,
+        waiter=waiter,
         direct_read_s=settings.direct_read_expiry_s if settings.direct_reads else 0,
     )
 
 
-def build_locations(settings: RsmSettings, waiting: Waiting | None = None) -> Locations:
+def build_locations(settings: RsmSettings, waiter: Waiter | None = None) -> Locations:
     """Build the current location, and those of RSM_LOCATIONS_FILE.
 
     Raises:
         SystemExit: the file, or one with a key, cannot be used.
     """
-    waiting = waiting or Waiting()
-    backend = build_backend(settings, waiting)
+    waiter = waiter or Waiter()
+    backend = build_backend(settings, waiter)
     current = Location(settings.location_id, backend, settings.prefix, described(settings))
     own = backend.target.credentials if isinstance(backend, S3Storage) else None
     others = [
-        _other_location(settings, listed, own, waiting) for listed in other_locations(settings)
+        _other_location(settings, listed, own, waiter) for listed in other_locations(settings)
     ]
     return Locations(current, others)
 
@@ -125,7 +125,7 @@ def _other_location(
     settings: RsmSettings,
     listed: RegisteredLocation,
     own: StoreCredentials | None,
-    waiting: Waiting,
+    waiter: Waiter,
 ) -> Location:
     backend: StorageBackend
     if listed.backend == "filesystem":
@@ -141,7 +141,7 @@ def _other_location(
             public_endpoint=listed.public_endpoint,
         )
         backend = S3Storage(
-            _http(settings, waiting),
+            _http(settings, waiter),
             target,
             listed.prefix,
             writes=False,
@@ -163,7 +163,7 @@ def _credentials_of(
     return own
 
 
-def build_backend(settings: RsmSettings, waiting: Waiting | None = None) -> StorageBackend:
+def build_backend(settings: RsmSettings, waiter: Waiter | None = None) -> StorageBackend:
     """Build the object store that `settings` describe.
 
     Raises:
@@ -171,11 +171,11 @@ def build_backend(settings: RsmSettings, waiting: Waiting | None = None) -> Stor
     """
     if settings.directory is not None and settings.backend == "filesystem":
         return FilesystemStorage(settings.directory)
-    http = _http(settings, waiting or Waiting())
+    http = _http(settings, waiter or Waiter())
     return S3Storage(http, _s3_target(settings, http), settings.prefix)
 
 
-def _http(settings: RsmSettings, waiting: Waiting) -> PoolManager:
+def _http(settings: RsmSettings, waiter: Waiter) -> PoolManager:
     return http_pool(
         # One for each thread that may use the store.
         connections=(
@@ -187,7 +187,7 @@ def _http(settings: RsmSettings, waiting: Waiting) -> PoolManager:
         connect_timeout_ms=settings.connect_timeout_ms,
         read_timeout_ms=settings.read_timeout_ms,
         retries=settings.retries,
-        waiting=waiting,
+        waiter=waiter,
     )
 
 

@@ -81,7 +81,8 @@ class Locations:
             return None
         found = CustomMetadata.from_bytes(metadata.custom_metadata)
         is_registered = found.location_id in self._by_id
-        require(is_registered, FIELD, f"location {found.location_id} is not registered")
+        text = f"location {found.location_id} is not registered; add it to RSM_LOCATIONS_FILE"
+        require(is_registered, FIELD, text)
         return self._by_id[found.location_id], found
 
     def find(self, metadata: RemoteLogSegmentMetadata) -> tuple[Location, CustomMetadata]:

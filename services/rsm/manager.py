@@ -12,12 +12,12 @@ from services.api.remote_storage_manager import (
 )
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import require, within
-from services.rsm.active_copies import ActiveCopies, Waiting
+from services.rsm.active_copies import ActiveCopies, Waiter
 from services.rsm.copy import SegmentCopier
 from services.rsm.deadline import DEFAULT_LIMITS, ByteRate, Limits
 from services.rsm.delete import DeletePace, ObjectDeletes, SegmentDeleter
 from services.rsm.direct import DirectReads
-from services.rsm.fetch import SegmentReader
+from services.rsm.fetch import IndexCache, SegmentReader
 from services.rsm.layout import require_fits
 from services.rsm.locations import Location, Locations
 from services.rsm.segment_objects import StoredSegmentObjects
@@ -31,8 +31,8 @@ class ObjectRemoteStorageManager:
 
     `objects` lists and deletes the objects of the stores, with or without metadata.
 
-    Stateless except for threads and part buffers, which all copies share, and the set of active
-    copies.
+    Stateless except for threads and part buffers, which all copies share, the set of active copies,
+    and caches of digests and indexes.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ObjectRemoteStorageManager:
         limits: Limits = DEFAULT_LIMITS,
         others: Sequence[Location] = (),
         start_up: StartUp | None = None,
-        waiting: Waiting | None = None,
+        waiter: Waiter | None = None,
         direct_read_s: int = 0,
     ) -> None:
         """Set up the manager without a request to the store.
@@ -53,24 +53,27 @@ class ObjectRemoteStorageManager:
             verification: None: verify only indexes.
             others: earlier locations.
             start_up: None: check only the presence of the store.
-            waiting: the same as the backends'.
+            waiter: the same as the backends'.
             direct_read_s: for how long URLs of OpenLogSegment are valid, s; 0: none are given.
         """
         self._backend = location.backend
         self._start_up = start_up
         locations = Locations(location, others)
-        self._waiting = waiting or Waiting()
-        self._uploader = Uploader(location.backend, buffers, upload_threads, self._waiting)
-        pace = DeletePace(limits.delete_rate_keys_per_s, self._waiting)
-        deletes = ObjectDeletes(pace, limits.delete_retries, self._waiting)
-        upload_rate = ByteRate(limits.upload_rate_bytes_per_s, self._waiting)
-        self._fetch_rate = ByteRate(limits.fetch_rate_bytes_per_s, self._waiting)
-        active_copies = ActiveCopies(self._waiting)
+        self._waiter = waiter or Waiter()
+        self._uploader = Uploader(location.backend, buffers, upload_threads, self._waiter)
+        pace = DeletePace(limits.delete_rate_keys_per_s, self._waiter)
+        self._index_cache = IndexCache()
+        deletes = ObjectDeletes(
+            pace, limits.delete_retries, self._waiter, on_delete=self._index_cache.drop
+        )
+        upload_rate = ByteRate(limits.upload_rate_bytes_per_s, self._waiter)
+        self._fetch_rate = ByteRate(limits.fetch_rate_bytes_per_s, self._waiter)
+        active_copies = ActiveCopies(self._waiter)
         self._copier = SegmentCopier(
             location, self._uploader, deletes, upload_rate, active_copies, self._require_open
         )
         self._reader = SegmentReader(
-            locations, verification or ReadVerification("off", cache_bytes=0)
+            locations, verification or ReadVerification("off", cache_bytes=0), self._index_cache
         )
         self._direct_reads = DirectReads(locations, direct_read_s, self._fetch_rate)
         self._deleter = SegmentDeleter(locations, deletes, active_copies)
@@ -92,11 +95,12 @@ class ObjectRemoteStorageManager:
 
     def stop_waiting(self) -> None:
         """End every wait for a limit or for a retry. Idempotent."""
-        self._waiting.close()
+        self._waiter.close()
 
     def close(self) -> None:
         """Stop waiting, finish the parts that are being sent, and stop the upload threads."""
         self.stop_waiting()
+        self._index_cache.close()
         self._uploader.close()
 
     def copy_log_segment_data(

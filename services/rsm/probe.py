@@ -40,10 +40,9 @@ class Capability(StrEnum):
 
 
 WITHOUT = {
-    Capability.RANGE_PAST_THE_END: "an object that lost its end is found out later",
-    Capability.IF_NONE_MATCH: "of two copies of one segment at the same moment the last one counts",
-    Capability.CHECKSUMS: "bytes that change on their way into the store are found when they are "
-    "read",
+    Capability.RANGE_PAST_THE_END: "a truncated object is detected only when it is read",
+    Capability.IF_NONE_MATCH: "if two copies of one segment run concurrently, the last one wins",
+    Capability.CHECKSUMS: "corruption during an upload is detected only on a read",
     Capability.ETAGS: "an object cannot be distinguished from a later one under its key",
 }
 """Consequences for each capability that a store may lack."""

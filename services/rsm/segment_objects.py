@@ -157,14 +157,14 @@ class StoredSegmentObjects:
         committed = None if committed_copies else _CommittedCopies()
         # Objects that need requests of their own before they are deleted go first: those with an
         # etag to compare, usually manifests, and all if manifests must be read.
-        looked_at = deque(
+        checked_first = deque(
             place for place, each in enumerate(objects) if committed or each.if_etag is not None
         )
         others = [] if committed else [p for p, each in enumerate(objects) if each.if_etag is None]
         outcomes: dict[int, RemoteStorageError | None] = {}
         with self._deletes.within_deadline():
-            while looked_at:
-                outcomes |= self._delete(named, next_slice(looked_at), committed)
+            while checked_first:
+                outcomes |= self._delete(named, next_slice(checked_first), committed)
             outcomes |= self._delete(named, others, committed)
         if committed_copies:
             _log.info(
@@ -258,7 +258,8 @@ class StoredSegmentObjects:
             return self._locations.current
         found = self._locations.numbered(location_id)
         if found is None:
-            raise InvalidRequestError(f"{field}: location {location_id} is not registered")
+            text = f"{field}: location {location_id} is not registered"
+            raise InvalidRequestError(f"{text}; add it to RSM_LOCATIONS_FILE")
         return found
 
 

@@ -50,7 +50,7 @@ class RemoteStorageManagerServicer(pb_grpc.RemoteStorageManagerServicer):
     def log_chunks(
         self, request: pb.FetchLogSegmentRequest, context: grpc.ServicerContext
     ) -> Iterator[bytes]:
-        """FetchLogSegment without its messages."""
+        """Stream a log's chunks as raw bytes."""
         with within("metadata"):
             metadata = read_segment_from_proto(request.metadata)
         end = request.end_position if request.HasField("end_position") else None

@@ -11,7 +11,7 @@ from services.api.calls import Call, current_call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.common.failpoints import failpoint
 from services.common.fair_queue import FairQueue, Slot
-from services.rsm.active_copies import Waiting
+from services.rsm.active_copies import Waiter
 from services.rsm.backends.protocol import Part, StorageBackend, Upload, UploadedPart
 from services.rsm.deadline import cleaning_up
 from services.rsm.digests import RunningDigest
@@ -92,12 +92,12 @@ class Uploader:
     """Write objects with the threads and buffers that all copies of a process share."""
 
     def __init__(
-        self, backend: StorageBackend, buffers: PartBuffers, threads: int, waiting: Waiting
+        self, backend: StorageBackend, buffers: PartBuffers, threads: int, waiter: Waiter
     ) -> None:
         self.backend = backend
         self.buffers = buffers
         self.thread_count = threads
-        self.waiting = waiting
+        self.waiter = waiter
         self._closing = Event()
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="rsm-upload")
 
@@ -215,7 +215,7 @@ class ObjectUpload:
         wait(self._parts)
         self._free_buffer()
         try:
-            with cleaning_up(self._uploader.waiting):
+            with cleaning_up(self._uploader.waiter):
                 for upload in self._unfinished():
                     self._backend.abort_upload(upload)
         except RemoteStorageError as e:

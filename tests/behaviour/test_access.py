@@ -71,6 +71,7 @@ def deployment(tmp_path: Path) -> Deployment:
     made = Deployment(tmp_path)
     made.grant(spiffe("broker"), Role.READER, Role.SHIPPER, Role.DELETER)
     made.grant(spiffe("other"), Role.READER, Role.DELETER)
+    made.grant(account("jobs", "reader"), Role.READER)
     return made
 
 
@@ -163,6 +164,32 @@ def test_a_stream_ends_when_the_policy_no_longer_allows_it_and_others_go_on(
     for _ in range(100):
         next(streams[1])
     assert denied(FETCH, "policy_change") == before + 1
+
+
+@pytest.mark.deep
+def test_a_stream_ends_when_its_token_has_expired_and_resumes_with_a_new_one(
+    deployment: Deployment, clients: Clients
+) -> None:
+    reader = account("jobs", "reader")
+    # Clocks may differ by 10 s, so this one is accepted for 5 s more.
+    token = deployment.issuer.token(reader, exp=int(time.time()) - 5)
+    old = clients.with_token(token)
+    before = denied(FETCH, "token_expired")
+    stream = old.fetch_log_segment(a_segment(), 0)
+    by_certificate = clients.of("other").fetch_log_segment(a_segment(), 0)
+    next(stream)
+    next(by_certificate)
+    # Unread streams stand still, which costs no CPU.
+    eventually(lambda: denied(FETCH, "token_expired") == before + 1)
+    with pytest.raises(RetriableRemoteStorageError):
+        for _ in stream:
+            pass
+    with pytest.raises(UnauthenticatedError, match="the token has expired"):
+        fetched(old, a_segment())
+    renewed = clients.with_token(deployment.issuer.token(reader))
+    next(renewed.fetch_log_segment(a_segment(), 0))
+    for _ in range(100):
+        next(by_certificate)
 
 
 def test_a_policy_with_a_mistake_changes_nothing_until_it_is_mended(

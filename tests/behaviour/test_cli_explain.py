@@ -10,7 +10,7 @@ import pytest
 from services.api.calls import MutationContext
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.lineage import Lineage
-from services.api.partitions import OffsetGap, PartitionReport
+from services.api.partitions import OffsetGap, PartitionReport, PolledLog
 from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs
 from services.cli.retention import read_partition
@@ -222,6 +222,23 @@ def test_without_a_report_nothing_is_due_and_it_says_why(rlmm: RlmmProcess) -> N
     (result,) = rlmm.answers("explain", f"{tp.topic}-0", str(id_of(one)))
     assert result["retention"]["standing"] == "NOT_JUDGED"
     assert result["verdict"].startswith("no leader has reported")
+
+
+def test_of_a_topic_that_a_broker_tiers_it_shows_kafkas_log_and_lineage(rlmm: RlmmProcess) -> None:
+    tp = TopicIdPartition(uuid4(), f"plugin-{uuid4().hex[:8]}", 0)
+    old, new = (finished(rlmm.client, tp, start, start + 9) for start in (0, 10))
+    lineage = Lineage(segment_leader_epochs([(0, 0), (4, 12)]))
+    rlmm.client.report_partition_state([], [PolledLog(tp, 3, 7, lineage, 10, 25)])
+    text = f"{tp.topic}-0"
+    (result,) = rlmm.answers("explain", text)
+    assert result["polled_log"]["leader_epochs"] == [[0, 0], [4, 12]]
+    assert result["due"] == []
+    shown = rlmm.sediment("explain", text).stdout
+    for part in ("Kafka, by its own retention settings", "high watermark 25", "0:0 4:12"):
+        assert part in shown
+    for one, verdict in ((old, "Kafka is expected to delete it"), (new, "kept until Kafka")):
+        (result,) = rlmm.answers("explain", text, str(id_of(one)))
+        assert result["verdict"].startswith(verdict)
 
 
 # A segment

@@ -106,7 +106,7 @@ def test_what_is_going_already_is_refused_in_one_line(
     put_deletion(rlmm.client, tp, MARKED, PARTITION_STARTED)
     line = rlmm.refusal("partitions", "undelete", tp.topic, "1", WHY)
     assert f"{tp.topic}-1 cannot be restored: " in line
-    assert "its segments are being deleted for good" in line
+    assert "its removal has begun and cannot be undone" in line
 
 
 @pytest.mark.parametrize("command", [["undelete"], ["reset-epoch", "--epoch=3", "--yes"]])

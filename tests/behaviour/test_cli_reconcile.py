@@ -10,14 +10,14 @@ import pytest
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.layout import segment_keys
 from services.rsm.settings import RsmSettings
-from tests.harness.rlmm_process import RlmmProcess, running_rlmm
+from tests.harness.rlmm_process import RlmmProcess, serving_rlmm
 from tests.harness.served_rsm import ServedRsm, serving
 from tests.harness.tier import SmallTier, a_topic, segment
 
 
 @pytest.fixture
-def rlmm(database_url: str, tmp_path: Path) -> Iterator[RlmmProcess]:
-    with running_rlmm(database_url, tmp_path / "rlmm") as made:
+def rlmm(database_url: str) -> Iterator[RlmmProcess]:
+    with serving_rlmm(database_url) as made:
         yield made
 
 

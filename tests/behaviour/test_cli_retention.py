@@ -9,6 +9,7 @@ from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_to_text
 from services.api.lineage import Lineage
 from services.api.partitions import (
     PartitionReport,
+    PolledLog,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
@@ -137,6 +138,25 @@ def test_without_a_report_it_says_so(rlmm: RlmmProcess, tp: TopicIdPartition) ->
     done = rlmm.sediment("retention", text(tp))
     assert done.returncode == 0
     assert "no leader has reported" in done.stderr
+
+
+def test_of_a_topic_that_a_broker_tiers_it_shows_what_kafka_deletes(
+    rlmm: RlmmProcess, tp: TopicIdPartition
+) -> None:
+    log = PolledLog(tp, 3, 7, Lineage(EPOCHS), log_start_offset=15, high_watermark=40)
+    assert rlmm.client.report_partition_state([], [log]) == []
+    put(rlmm, tp, retention_ms="0")
+    (answer,) = rlmm.answers("retention", text(tp))
+    assert (answer["deletions"], answer["report_age_ms"]) == ([], None)
+    polled = answer["polled_log"]
+    assert (polled["log_start_offset"], polled["high_watermark"]) == (15, 40)
+    assert polled["leader_epochs"] == [[0, 0]]
+    first = next(iter(all_segments(rlmm.client, tp)))
+    assert polled["expected_deletions"] == [uuid_to_text(first.remote_log_segment_id.id)]
+    shown = rlmm.sediment("retention", text(tp)).stderr
+    assert "Kafka owns its retention" in shown
+    assert "Kafka is expected to delete 1 segments (100 B) below its log start" in shown
+    assert "no leader has reported" not in shown
 
 
 def test_a_hold_and_another_owner_are_shown(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:

@@ -14,7 +14,7 @@ from tests.contract.remote_storage_manager_contract import MIB, Files, some_byte
 from tests.contract.rsm_over_s3 import settings_for
 from tests.harness.faults import Answer
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.rlmm_process import RlmmProcess, running_rlmm
+from tests.harness.rlmm_process import RlmmProcess, serving_rlmm
 from tests.harness.s3_operations import s3_operation
 from tests.harness.served_rsm import ServedRsm, serving
 from tests.harness.tier import SmallTier, a_topic, segment
@@ -23,8 +23,8 @@ SIZE = 2 * MIB + 500
 
 
 @pytest.fixture
-def rlmm(database_url: str, tmp_path: Path) -> Iterator[RlmmProcess]:
-    with running_rlmm(database_url, tmp_path / "rlmm") as made:
+def rlmm(database_url: str) -> Iterator[RlmmProcess]:
+    with serving_rlmm(database_url) as made:
         yield made
 
 

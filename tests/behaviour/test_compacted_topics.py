@@ -16,6 +16,7 @@ from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.rlm.kafka_admin.cluster_view import (
     ClusterUnreachableError,
     ClusterView,
+    LogOffsets,
     NoPolicy,
     PartitionView,
     PolicyView,
@@ -58,6 +59,11 @@ class Cluster:
     def stable_offsets(
         self, leader: int, epochs: Mapping[TopicIdPartition, int]
     ) -> Mapping[TopicIdPartition, int]:
+        return {}
+
+    def log_offsets(
+        self, leader: int, epochs: Mapping[TopicIdPartition, int]
+    ) -> Mapping[TopicIdPartition, LogOffsets]:
         return {}
 
 

@@ -12,9 +12,11 @@ import pytest
 from services.api.partitions import EventQuery
 from services.api.segments import RemoteLogSegmentState
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
-from services.rlm.tier_state import Revisions, TierState
+from services.rlm.revisions import Revisions
+from services.rlm.tier_state import TierState
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import move
+from tests.harness.eventually import eventually
 from tests.harness.ship_stack import Stack
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, high_watermarks, three_segments
 
@@ -282,6 +284,26 @@ def test_what_this_process_has_changed_is_not_believed_of_an_older_poll(
     assert tier.is_as_polled
     clocked.now_s += INTERVAL_S + 1
     assert not tier.is_as_polled
+
+
+def test_a_watch_reports_what_somebody_else_changes_without_a_poll(
+    clocked: Clocked, stack: Stack
+) -> None:
+    revisions = Revisions(clocked.rlmm, INTERVAL_S)
+    revisions.start()
+    tier = TierState(stack.rsm, clocked.rlmm, NAME, revisions)
+    tier.refresh()
+    revisions.follow([NAME])
+    assert tier.is_as_polled
+    clocked.rlmm.calls.clear()
+    (first, _) = stack.segments()
+    move(stack.rlmm, first, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+    eventually(lambda: not tier.is_as_polled)
+    tier.refresh()
+    eventually(lambda: tier.is_as_polled)
+    revisions.follow([NAME])
+    assert POLL not in clocked.rlmm.calls
+    revisions.stop()
 
 
 def test_all_are_polled_by_one_call(clocked: Clocked) -> None:

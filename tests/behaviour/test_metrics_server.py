@@ -11,10 +11,11 @@ from urllib.request import urlopen
 
 import pytest
 
+from services.common.settings import ServiceSettings
 from services.local.certificates import Certificate, CertificateAuthority
 from services.local.data_directory import write_secret
 from services.rpc.server.metrics_server import MAX_CONNECTIONS, start_metrics
-from services.rpc.server.transport import open_transport
+from services.rpc.server.transport import PLAINTEXT, open_transport
 from tests.harness.eventually import eventually
 from tests.harness.secured_rsm import Secrets, make_secrets
 
@@ -36,6 +37,21 @@ def test_metrics_are_served_beside_connections_that_do_nothing(
         idle.sendall(b"GET /metr")
     with urlopen(f"http://{address}/metrics", timeout=60) as answer:
         assert "sediment_plaintext" in str(answer.read(), "utf-8")
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_the_metrics_show_whether_grpc_is_plaintext(
+    cleanup: ExitStack, secrets: Secrets, has_tls: bool
+) -> None:
+    # The gauge belongs to the process, and an earlier test may have left the right value.
+    PLAINTEXT.set(-1)
+    settings = secrets.settings() if has_tls else ServiceSettings(plaintext=True)
+    address = start_metrics("127.0.0.1:0", cleanup, open_transport(settings))
+    context = trusting(secrets) if has_tls else None
+    url = f"http{'s' if has_tls else ''}://{address}/metrics"
+    with urlopen(url, timeout=60, context=context) as answer:
+        lines = str(answer.read(), "utf-8").splitlines()
+    assert f"sediment_plaintext {0.0 if has_tls else 1.0}" in lines
 
 
 @pytest.mark.parametrize("has_tls", [False, True])

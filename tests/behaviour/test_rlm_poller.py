@@ -23,6 +23,7 @@ from services.rlm.collectors import LastPollCollector
 from services.rlm.kafka_admin.cluster_view import (
     ClusterUnreachableError,
     ClusterView,
+    LogOffsets,
     NoPolicy,
     NoTopic,
     PartitionView,
@@ -71,6 +72,7 @@ class AnsweringCluster:
     cleanup_policy: str | NoPolicy = "delete"
     stable_offsets_told: dict[TopicIdPartition, int] = field(default_factory=dict)
     asked_for_offsets: list[dict[TopicIdPartition, int]] = field(default_factory=list)
+    logs: dict[TopicIdPartition, LogOffsets] = field(default_factory=dict)
     cluster_id: str = REGISTERED
     is_away: bool = False
     leader_is_away: bool = False
@@ -94,6 +96,14 @@ class AnsweringCluster:
         self.asked_for_offsets.append(dict(epochs))
         reported = self.stable_offsets_told
         return {name: reported[name] for name in epochs if name in reported}
+
+    def log_offsets(
+        self, leader: int, epochs: Mapping[TopicIdPartition, int]
+    ) -> Mapping[TopicIdPartition, LogOffsets]:
+        if self.leader_is_away:
+            raise ClusterUnreachableError("timed out")
+        assert leader == THEIRS
+        return {name: found for name, found in self.logs.items() if name in epochs}
 
 
 @pytest.fixture

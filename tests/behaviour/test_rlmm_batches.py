@@ -51,8 +51,12 @@ TABLES = {
     "request_outcomes": "request_id",
     "partitions": "revision",
 }
-NOT_COMPARED = {"topic_id", "at", "created_at", "changed_at", "body_digest", "key", "reported_at"}
-"""Clocks, and what is made from the topic's id."""
+NOT_COMPARED = {
+    *("at", "created_at", "changed_at", "reported_at"),
+    *("topic_id", "key", "body_digest"),
+    "transaction_id",
+}
+"""Clocks, what is made from the topic's id, and transactions: a batch is one."""
 
 
 def stored(engine: Engine, tp: TopicIdPartition) -> dict[str, list[dict[str, Any]]]:

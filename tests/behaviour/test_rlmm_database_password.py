@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from services.api.errors import RetriableRemoteStorageError
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm.db import Transactions, create_database_engine
+from services.rlmm.db import Passwords, Transactions, create_database_engine
 from tests.harness.sediment_command import sediment
 
 ROLE = "rotated"
@@ -85,6 +85,22 @@ def test_no_connection_fails_between_the_new_file_and_the_new_password(
     read_in_a_new_connection(engine)
     login.alter(SECOND)
     read_in_a_new_connection(engine)
+
+
+def test_the_role_may_change_between_the_refusals_of_the_new_and_the_old_password(
+    login: Login,
+) -> None:
+    passwords, tried = Passwords(login.file), list[str]()
+    login.write(SECOND)
+
+    def connect(password: str) -> "psycopg.Connection[tuple[object, ...]]":
+        tried.append(password)
+        if tried == [SECOND, FIRST]:
+            login.alter(SECOND)
+        return psycopg.connect(login.url, password=password)
+
+    passwords.connect(connect).close()
+    assert tried == [SECOND, FIRST, SECOND]
 
 
 def test_a_file_that_vanished_leaves_the_password_in_use(login: Login, engine: Engine) -> None:

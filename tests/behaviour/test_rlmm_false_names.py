@@ -95,7 +95,9 @@ def test_a_false_name_opens_no_topic(
             assert everything(rlmm) == before, rpc.name
             if code is grpc.StatusCode.OK:
                 # Refused item by item; or there is nothing to be done.
-                assert b"not of a topic" in answer or rpc.name == "OnStopPartitions", rpc.name
+                assert b"belongs to another topic" in answer or rpc.name == "OnStopPartitions", (
+                    rpc.name
+                )
 
 
 def test_the_true_name_is_denied_by_the_policy(

@@ -34,7 +34,9 @@ from tests.contract.rlmm.segments import (
 )
 from tests.harness.eventually import eventually
 from tests.harness.gated_group_commit import Gated, result_of, to
-from tests.harness.rlmm_database import events
+from tests.harness.rlmm_database import events, waiting
+
+LOCK_FIRST = text("SELECT 1 FROM partitions WHERE topic_id = :id AND partition = 0 FOR UPDATE")
 
 
 @pytest.fixture
@@ -94,7 +96,89 @@ def test_two_changes_of_a_partition_are_judged_one_after_the_other(
     results = gated.meeting(to(FINISHED, one, expects), to(FINISHED, other, expects))
     assert results[0] == MutationOutcome(applied=True, revision=4)
     assert isinstance(results[1], ConcurrentUpdateError)
-    assert gated.sizes == [1, 1]
+    assert gated.sizes == [2]
+
+
+def test_changes_of_one_partition_share_a_transaction_each_with_its_own_outcome(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
+) -> None:
+    tp = tps[0]
+    one, other, done, open_copy = (add(rlmm, segment(tp, n, n + 9)) for n in (0, 10, 20, 30))
+    rlmm.update_remote_log_segment_metadata(to(FINISHED, done).update)
+    results = gated.meeting(
+        to(FINISHED, one),
+        to(DELETE_FINISHED, open_copy),  # Refused: its deletion has not started.
+        SegmentAddition(segment(tp, 40, 49)),
+        to(FINISHED, done),  # A repeat.
+        to(FINISHED, other),
+    )
+    assert gated.sizes == [5]
+    assert isinstance(results.pop(1), InvalidStateTransitionError)
+    assert results == [
+        MutationOutcome(applied=True, revision=8),  # Additions are applied first.
+        MutationOutcome(applied=True, revision=7),
+        MutationOutcome(applied=False, revision=6),
+        MutationOutcome(applied=True, revision=9),
+    ]
+    assert [each.call_id for each in events(engine, tp)][6:] == ["call-2", "call-0", "call-4"]
+    found = [rlmm.remote_log_segment_metadata(tp, 0, offset).value for offset in (0, 10, 20)]
+    assert [each and each.remote_log_segment_id for each in found] == [
+        each.remote_log_segment_id for each in (one, other, done)
+    ]
+
+
+def test_two_changes_of_a_segment_take_two_transactions(
+    rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
+) -> None:
+    made = add(rlmm, segment(tps[0], 0, 9))
+    results = gated.meeting(to(FINISHED, made), to(DELETE_STARTED, made), to(FINISHED, made))
+    assert gated.sizes == [1, 1, 1]
+    assert results[:2] == [MutationOutcome(applied=True, revision=n) for n in (3, 4)]
+    assert isinstance(results[2], InvalidStateTransitionError)
+
+
+def test_changes_of_a_locked_partition_wait_together(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
+) -> None:
+    made = [add(rlmm, segment(tps[0], n, n)) for n in range(12)]
+    with engine.begin() as holder:
+        holder.execute(LOCK_FIRST, {"id": tps[0].topic_id})
+        futures = [gated.submit(to(FINISHED, metadata)) for metadata in made]
+        eventually(
+            lambda: waiting(engine) == 1 and gated.group_commit.waiting_for_locks() == len(made) - 1
+        )
+    results = [result_of(future) for future in futures]
+    assert {each.revision for each in results if isinstance(each, MutationOutcome)} == set(
+        range(14, 26)
+    )
+    assert gated.locked_sizes == [1, len(made) - 1]
+
+
+def test_changes_of_a_partition_that_stays_locked_fail_together(
+    database_url: str,
+    engine: Engine,
+    rlmm: SqlRemoteLogMetadataManager,
+    tps: list[TopicIdPartition],
+) -> None:
+    made = [add(rlmm, segment(tps[0], n, n)) for n in range(4)]
+    impatient = create_database_engine(database_url, DatabaseLimits(lock_timeout_ms=200))
+    with closing(Gated(impatient)) as gated, engine.begin() as holder:
+        holder.execute(LOCK_FIRST, {"id": tps[0].topic_id})
+        futures = [gated.submit(to(FINISHED, metadata)) for metadata in made]
+        results = [result_of(future) for future in futures]
+    impatient.dispose()
+    assert [type(each) for each in results] == [RetriableRemoteStorageError] * len(made)
+    assert sum(gated.locked_sizes) == len(made)
+
+
+def test_the_first_segments_of_a_partition_that_meet_create_it_once(
+    engine: Engine, gated: Gated
+) -> None:
+    tp = TopicIdPartition(uuid4(), "new", 0)
+    results = gated.meeting(*(SegmentAddition(segment(tp, n, n)) for n in range(4)))
+    revisions = {each.revision for each in results if isinstance(each, MutationOutcome)}
+    assert revisions == {1, 2, 3, 4}
+    assert [each.revision for each in events(engine, tp)] == [1, 2, 3, 4]
 
 
 def test_nobody_waits_for_the_partition_that_another_has_locked(
@@ -102,8 +186,7 @@ def test_nobody_waits_for_the_partition_that_another_has_locked(
 ) -> None:
     made = [add(rlmm, segment(tp, 0, 9)) for tp in tps]
     with engine.begin() as holder:
-        lock = "SELECT 1 FROM partitions WHERE topic_id = :id AND partition = 0 FOR UPDATE"
-        holder.execute(text(lock), {"id": tps[0].topic_id})
+        holder.execute(LOCK_FIRST, {"id": tps[0].topic_id})
         with gated.place_taken():
             futures = [gated.submit(to(FINISHED, metadata)) for metadata in made]
             eventually(lambda: gated.group_commit.waiting() == len(made))
@@ -145,7 +228,7 @@ def test_without_a_connection_nobody_tries_twice(
         results = [result_of(gated.submit(to(FINISHED, metadata))) for metadata in made]
     small.dispose()
     assert [type(each) for each in results] == [RetriableRemoteStorageError] * len(tps)
-    assert gated.alone == 0
+    assert gated.locked_sizes == []
 
 
 def test_an_interrupted_leader_leaves_nobody_waiting(

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Connection
 
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm import epoch_index, lookups
+from services.rlmm import epoch_index, lookups, watches
 from services.rlmm.db import create_database_engine
 from services.rlmm.listings import PageShape, SegmentQuery, page_statement, page_values
 from tests.harness.rlmm_history import OFFSETS_PER_SEGMENT, LongHistory, store_long_history
@@ -110,6 +110,25 @@ def change(history: LongHistory, statement: str) -> Cost:
     with engine.connect() as connection:
         connection.exec_driver_sql(f"PREPARE change(json) AS {statement}")
         cost = explain(connection, f"EXECUTE change('{json.dumps([segment])}')")
+        connection.rollback()
+    engine.dispose()
+    return cost
+
+
+def read_of_watches(history: LongHistory) -> Cost:
+    """Return the cost of a read of changes when there are none, with an event for each segment."""
+    events = """
+        INSERT INTO events (topic_id, partition, revision, kind, actor, call_id, reason, broker_id,
+            transaction_id)
+        SELECT %(topic_id)s, %(partition)s, n, 'SEGMENT', '', '', '', 1, n
+        FROM generate_series(1, %(count)s) AS n"""
+    values = {"topic_id": history.tp.topic_id, "partition": history.tp.partition}
+    statement = watches.CHANGES.replace("%(next_id)s", "$1").replace("%(unfinished)s", "$2")
+    engine = create_database_engine(history.database_url)
+    with engine.connect() as connection:
+        connection.exec_driver_sql(events, {**values, "count": history.count})
+        connection.exec_driver_sql(f"PREPARE changes(bigint, bigint[]) AS {statement}")
+        cost = explain(connection, f"EXECUTE changes({2**40}, '{{{2**41}}}')")
         connection.rollback()
     engine.dispose()
     return cost
@@ -264,3 +283,10 @@ def test_the_next_transaction_index_costs_the_same_if_each_segment_has_one(
         ]
         # The index of the long history has one more level; a search descends once for each class.
         require_equal_costs(costs, {"Seq Scan"}, more_buffers=MAX_MORE_BUFFERS + CLASSES)
+
+
+def test_a_read_of_changes_does_not_depend_on_the_audit_trail(
+    any_statistics: dict[int, LongHistory],
+) -> None:
+    costs = [read_of_watches(any_statistics[count]) for count in (SHORT, LONG)]
+    require_equal_costs(costs, FORBIDDEN - {"Bitmap Heap Scan"})

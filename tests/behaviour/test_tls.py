@@ -207,7 +207,7 @@ def test_plaintext_is_warned_of(
     ):
         call(ports.address, PLAINTEXT)
     (warning,) = (record for record in caplog.records if record.name == "sediment.tls")
-    assert warning.getMessage().startswith("serving without TLS: whoever reaches this port")
+    assert warning.getMessage().startswith("serving without TLS: anyone who can reach this port")
 
 
 def test_neither_tls_nor_plaintext_serves_nothing(secrets: Secrets, tmp_path: Path) -> None:

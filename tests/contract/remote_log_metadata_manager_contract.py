@@ -61,6 +61,7 @@ from tests.contract.rlmm.scans import Scans
 from tests.contract.rlmm.segment_imports import ImportRefusals, SegmentImports
 from tests.contract.rlmm.topic_configs import TopicConfigs
 from tests.contract.rlmm.transitions import BadSegments, Fences, Leadership, Repeats, TableH
+from tests.contract.rlmm.watches import PartitionWatches
 
 
 class RemoteLogMetadataManagerContract(
@@ -108,6 +109,7 @@ class RemoteLogMetadataManagerContract(
     CopyLeaseAdditions,
     CopyLeaseRenewals,
     PartitionRevisions,
+    PartitionWatches,
     AuditTrails,
     RecordedGaps,
     GapRefusals,

@@ -139,6 +139,14 @@ def index(rsm: RemoteStorageManager, metadata: RemoteLogSegmentMetadata, kind: I
     return b"".join(rsm.fetch_index(metadata, kind))
 
 
+def assert_names_segment_and_next_step(
+    error: RemoteStorageError, metadata: RemoteLogSegmentMetadata
+) -> None:
+    offsets = f"offsets {metadata.start_offset} to {metadata.end_offset}"
+    for part in (str(metadata.remote_log_segment_id), offsets, "retry the copy"):
+        assert part in str(error)
+
+
 def assert_becomes_empty(stored_keys: StoredKeys) -> None:
     """Wait until the store is empty: over gRPC a failure may arrive before the service has cleaned
     up.
@@ -316,6 +324,7 @@ class RemoteStorageManagerContract:
     @pytest.mark.parametrize("kind", IndexType)
     def test_a_deleted_index_is_not_found(self, rsm: RemoteStorageManager, kind: IndexType) -> None:
         metadata = copied(rsm, Files(b"log"))
+        assert index(rsm, metadata, kind)
         rsm.delete_log_segment_data(metadata)
         with pytest.raises(RemoteResourceNotFoundError):
             index(rsm, metadata, kind)
@@ -465,8 +474,10 @@ class RemoteStorageManagerContract:
     ) -> None:
         files = Files(some_bytes(log_size))
         data = LogSegmentData(files.headers(), iter(change(list(files.chunks()))))
-        with pytest.raises(InvalidRequestError, match=named):
-            rsm.copy_log_segment_data(a_segment(), data)
+        metadata = a_segment()
+        with pytest.raises(InvalidRequestError, match=named) as caught:
+            rsm.copy_log_segment_data(metadata, data)
+        assert_names_segment_and_next_step(caught.value, metadata)
         assert_becomes_empty(stored_keys)
 
     @pytest.mark.parametrize("file", SegmentFile)
@@ -478,8 +489,10 @@ class RemoteStorageManagerContract:
             replace(header, crc32c=(header.crc32c or 0) ^ 1) if header.file is file else header
             for header in files.headers()
         ]
-        with pytest.raises(CorruptSegmentError, match=file.name):
-            rsm.copy_log_segment_data(a_segment(), LogSegmentData(headers, files.chunks()))
+        metadata = a_segment()
+        with pytest.raises(CorruptSegmentError, match=file.name) as caught:
+            rsm.copy_log_segment_data(metadata, LogSegmentData(headers, files.chunks()))
+        assert_names_segment_and_next_step(caught.value, metadata)
         assert_becomes_empty(stored_keys)
 
     @pytest.mark.parametrize(("size", "log"), [(0, b"log"), (2, b"log"), (4, b"log"), (1, b"")])

@@ -123,13 +123,18 @@ class RlmLifecycleContract:
         marked = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
         assert [segment.state for segment in shipped.segments()] == [marked] * 2
 
-    def test_a_topic_id_under_two_names_changes_nothing(
+    def test_a_false_name_is_that_partitions_outcome_and_no_others(
         self, shipped: Stack, rlm: RemoteLogManager
     ) -> None:
         renamed = replace(OTHERS[0], topic="u")
-        with pytest.raises(InvalidRequestError, match="has the topic id of another topic"):
-            reported(rlm, change(NAME, 3), change(renamed, 3))
-        with pytest.raises(InvalidRequestError, match="has the topic id of another topic"):
-            stopped(rlm, StopReason.TOPIC_DELETED, NAME, renamed)
-        assert roles(rlm) == {NAME: None}
-        assert [s.delete_state for s in all_partitions(shipped.rlmm)] == [None]
+        taken, refused = reported(rlm, change(NAME, 3), change(renamed, 3))
+        assert taken is None
+        assert isinstance(refused, InvalidRequestError)
+        assert "changes[1].topic_id_partition.topic: " in str(refused)
+        assert "has the topic id of another topic" in str(refused)
+        assert roles(rlm) == {NAME: LEADER}
+        refused, stop = stopped(rlm, StopReason.TOPIC_DELETED, renamed, NAME)
+        assert isinstance(refused, InvalidRequestError)
+        assert stop is None
+        (found,) = all_partitions(shipped.rlmm)
+        assert found.delete_state is RemotePartitionDeleteState.DELETE_PARTITION_MARKED

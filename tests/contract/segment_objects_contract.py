@@ -43,6 +43,7 @@ from tests.contract.remote_storage_manager_contract import (
     a_segment,
     copied,
     fetched,
+    index,
     some_bytes,
 )
 
@@ -146,7 +147,7 @@ class SegmentObjectsContract:
     def test_a_location_that_is_not_registered_is_refused(
         self, objects: SegmentObjects, list_one: Callable[[SegmentObjects], object]
     ) -> None:
-        with pytest.raises(InvalidRequestError, match="location 77 is not registered"):
+        with pytest.raises(InvalidRequestError, match="location 77 is not registered; add it to"):
             list_one(objects)
 
     @pytest.mark.parametrize("token", ["x", "eA==", "\u00e9", "A" * 44])
@@ -255,6 +256,16 @@ class SegmentObjectsContract:
         left = {each.name.segment_id for each in all_segment_objects(objects, ObjectQuery())}
         assert left == {kept.remote_log_segment_id.id}
         assert fetched(rsm, kept) == b"kept"
+
+    def test_an_index_that_was_read_is_not_found_once_its_object_is_deleted(
+        self, objects: SegmentObjects, rsm: RemoteStorageManager
+    ) -> None:
+        metadata = copied(rsm, Files(b"log"))
+        assert index(rsm, metadata, IndexType.OFFSET)
+        doomed = [ObjectToDelete(e.location) for e in all_segment_objects(objects, ObjectQuery())]
+        assert objects.delete_segment_objects(doomed, committed_copies=True) == [None] * 3
+        with pytest.raises(RemoteResourceNotFoundError):
+            index(rsm, metadata, IndexType.TIMESTAMP)
 
     def test_an_object_that_is_another_one_now_stays(
         self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store

@@ -15,6 +15,7 @@ from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.converters.partitions import (
+    polled_log_to_proto,
     report_to_proto,
 )
 from services.rpc.converters.shared import (
@@ -22,7 +23,7 @@ from services.rpc.converters.shared import (
     segment_id_to_proto,
     topic_id_partition_to_proto,
 )
-from tests.contract.rlmm.partition_states import report_of, taken
+from tests.contract.rlmm.partition_states import polled, report_of, taken
 from tests.contract.rlmm.segments import FINISHED, add, segment
 from tests.deep.fuzzing.calling import METHODS
 from tests.harness.grpc_server import served
@@ -114,7 +115,8 @@ def leadership() -> pb.OnPartitionLeadershipChangesRequest:
 
 def report() -> pb.ReportPartitionStateRequest:
     each = report_to_proto(report_of(TP))
-    return pb.ReportPartitionStateRequest(reports=[each, each])
+    log = polled_log_to_proto(polled(TP))
+    return pb.ReportPartitionStateRequest(reports=[each, each], polled_logs=[log, log])
 
 
 def anomaly() -> pb.Anomaly:
@@ -160,6 +162,14 @@ def sound_requests() -> dict[str, Message]:
         "ListPartitions": pb.ListPartitionsRequest(),
         "GetPartitionRevisions": pb.GetPartitionRevisionsRequest(
             partitions=[tp_message(), tp_message()]
+        ),
+        "WatchPartitions": pb.WatchPartitionsRequest(
+            partitions=[
+                pb.WatchedPartition(topic_id_partition=tp_message(), after_revision=1),
+                pb.WatchedPartition(
+                    topic_id_partition=topic_id_partition_to_proto(IMPORTED.topic_id_partition)
+                ),
+            ]
         ),
         "PutTopicConfig": pb.PutTopicConfigRequest(
             topic_id=uuid_to_text(TP.topic_id), expected_revision=FUTURE

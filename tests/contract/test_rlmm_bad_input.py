@@ -246,6 +246,24 @@ BAD: list[tuple[str, Spoil, grpc.StatusCode, str]] = [
         INVALID,
         "partitions[1].topic: ",
     ),
+    (
+        "WatchPartitions",
+        put("partitions.1.topic_id_partition.topic", OTHER_NAME),
+        INVALID,
+        "partitions[1].topic_id_partition.topic: topic id",
+    ),
+    (
+        "WatchPartitions",
+        put("partitions.0.after_revision", -1),
+        INVALID,
+        "partitions[0].after_revision: must be 0 to",
+    ),
+    (
+        "WatchPartitions",
+        added_to("partitions", pb.WatchedPartition()),
+        INVALID,
+        "partitions[2].topic_id_partition: must be set",
+    ),
     ("ListPartitions", added_to("delete_states", 99), INVALID, "delete_states: must be set to a"),
     (
         "PutTopicConfig",
@@ -284,6 +302,12 @@ BAD: list[tuple[str, Spoil, grpc.StatusCode, str]] = [
         put("reports.0.high_watermark", 101),
         INVALID,
         "reports[0].high_watermark: must not be above log_end_offset 100",
+    ),
+    (
+        "ReportPartitionState",
+        put("polled_logs.1.log_start_offset", -1),
+        INVALID,
+        "polled_logs[1].log_start_offset",
     ),
     (
         "RaiseLogStartOffset",
@@ -338,7 +362,8 @@ def test_the_refusal_of_an_item_names_a_field_of_the_item(channel: grpc.Channel)
     looked_up.topic_id_partition.topic = OTHER_NAME
     lookups = pb.GetRemoteLogSegmentMetadataBatchRequest(lookups=[looked_up])
     assert items_said(call(channel, RPCS["GetRemoteLogSegmentMetadataBatch"], [lookups])) == [
-        f"topic_id_partition.topic: topic id {TP.topic_id} is not of a topic 'payments'"
+        f"topic_id_partition.topic: topic id {TP.topic_id} belongs to another topic than "
+        "'payments'; send the topic's own name"
     ]
     reported = report()
     del reported.reports[1:]

@@ -94,6 +94,7 @@ def test_answers_of_large_segments_fit_into_a_message(database_url: str) -> None
         assert {type(each) for each in rest} == {AtRevision}
 
 
+@pytest.mark.deep
 def test_a_page_of_long_events_fits_into_a_message(database_url: str) -> None:
     long = "\N{GRINNING FACE}" * 256
     why = MutationContext(reason=long, rule_detail=long, plan_id=long)

@@ -191,7 +191,9 @@ def test_without_the_registry_the_old_segment_is_refused_by_its_location(
     alone = after.model_copy(update={"locations_file": None})
     with (
         ready(alone) as rsm,
-        pytest.raises(InvalidRequestError, match="location 1 is not registered"),
+        pytest.raises(
+            InvalidRequestError, match="location 1 is not registered; add it to RSM_LOCATIONS_FILE"
+        ),
     ):
         rsm.delete_log_segment_data(old_segment)
     assert len(old_keys()) == 3

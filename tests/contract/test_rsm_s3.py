@@ -1,5 +1,6 @@
 """Test RSM over a real S3 store: the number of its requests, and their failures."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -18,10 +19,12 @@ from services.api.errors import (
 )
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.rsm.backends.protocol import Part, StorageBackend
-from services.rsm.factory import build_backend, build_manager
+from services.rsm.factory import build_backend, build_locations, build_manager
+from services.rsm.fetch import KEPT_S, IndexCache, SegmentReader
 from services.rsm.layout import segment_keys
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.settings import RsmSettings
+from services.rsm.verification import ReadVerification
 from tests.contract.remote_storage_manager_contract import (
     LARGE,
     MIB,
@@ -76,16 +79,45 @@ def test_a_fetch_is_one_get(rsm: RemoteStorageManager, proxy: HttpProxy) -> None
     assert_requests(proxy, PutObject=3, GetObject=3 + MANIFEST)
 
 
+@pytest.fixture
+def lasting(proxy: HttpProxy, settings: RsmSettings) -> SegmentReader:
+    """Provide a reader whose indexes stay in memory however slow the machine is."""
+    locations = build_locations(settings.model_copy(update={"endpoint": proxy.address}))
+    cache = IndexCache(kept_s=3_600)
+    return SegmentReader(locations, ReadVerification("always", MIB), cache)
+
+
 @pytest.mark.parametrize("others", [b"index", b""])
 @pytest.mark.parametrize("content", [b"index", b""])
-def test_an_index_is_one_get(
-    rsm: RemoteStorageManager, proxy: HttpProxy, content: bytes, others: bytes
+def test_all_indexes_of_a_segment_are_one_get(
+    rsm: RemoteStorageManager,
+    lasting: SegmentReader,
+    proxy: HttpProxy,
+    content: bytes,
+    others: bytes,
 ) -> None:
     indexes = {**dict.fromkeys(IndexType, others), IndexType.TRANSACTION: content}
     metadata = copied(rsm, Files(b"log", indexes))
     for _ in range(2):
-        assert index(rsm, metadata, IndexType.TRANSACTION) == content
-    assert_requests(proxy, PutObject=3, GetObject=2 + (MANIFEST if content else 0))
+        for kind in IndexType:
+            assert b"".join(lasting.fetch_index(metadata, kind)) == indexes[kind]
+    # Of an empty object each read checks that it exists.
+    gets = 1 + MANIFEST if content or others else 2 * len(IndexType)
+    assert_requests(proxy, PutObject=3, GetObject=gets)
+
+
+def test_an_index_after_another_one_is_no_request_for_some_seconds(
+    rsm: RemoteStorageManager, proxy: HttpProxy
+) -> None:
+    def both_came_in_time() -> bool:
+        proxy.forget_requests()
+        metadata, began_s = copied(rsm, Files(b"log")), time.monotonic()
+        index(rsm, metadata, IndexType.OFFSET)
+        index(rsm, metadata, IndexType.TIMESTAMP)
+        return time.monotonic() - began_s < KEPT_S
+
+    eventually(both_came_in_time)
+    assert_requests(proxy, PutObject=3, GetObject=1 + MANIFEST)
 
 
 def test_a_batch_of_334_segments_is_deleted_in_two_requests(

@@ -26,6 +26,7 @@ RLMM = {
     "OnStopPartitions": "test_stopping_touches_no_metadata",
     "ListPartitions": "test_pages_of_partitions_follow_each_other",
     "GetPartitionRevisions": "test_revisions_are_in_the_order_of_the_partitions",
+    "WatchPartitions": "test_a_watch_resumes_at_the_revision_that_the_client_knows",
     "GetTopicConfig": "test_the_texts_stay_as_they_were_put",
     "PutTopicConfig": "test_a_put_replaces_everything",
     "ReportPartitionState": "test_a_report_makes_the_partition_known_and_is_its_state",

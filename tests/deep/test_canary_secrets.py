@@ -26,6 +26,7 @@ from services.local.data_directory import (
     running_stack,
 )
 from services.local.stack import BUCKET, EmbeddedStack, own_environment, rsm_settings
+from services.local.stack_tls import OPERATOR, RLM
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient
@@ -39,6 +40,22 @@ from tests.harness.world import BUNDLED_LOG
 pytestmark = pytest.mark.deep
 
 WRONG = "canary-of-a-wrong-secret"
+ACCEPTED = "accepted token"
+OF_THE_SHELL = "canary-of-a-secret-in-the-shell"
+
+POLICY = f"""
+[[grant]]
+identities = ["{OPERATOR}"]
+roles = ["shipper", "reader", "deleter", "sweeper", "auditor", "admin"]
+
+[[grant]]
+identities = ["{RLM}"]
+roles = ["shipper", "reader", "deleter"]
+
+[[grant]]
+identities = ["{account("kafka", "auditor")}"]
+roles = ["auditor"]
+"""
 
 OWN_FILES = (
     CREDENTIALS,
@@ -64,6 +81,7 @@ class Canaries:
             "database password": found.database_password,
             "superuser's password": superuser,
             "wrong secret": WRONG,
+            "secret of the shell": OF_THE_SHELL,
             **{name: path.read_text() for name, path in (tokens or {}).items()},
             **{f"{path.name} of {path.parent}": path.read_text() for path in self._keys()},
         }
@@ -99,6 +117,13 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Secrets of other programs in the shell that starts a stack."""
+    for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PGPASSWORD", "RSM_SECRET_KEY"):
+        monkeypatch.setenv(name, OF_THE_SHELL)
+
+
+@pytest.fixture
 def issuer(tmp_path: Path) -> TokenIssuer:
     made = TokenIssuer()
     made.write_jwks(tmp_path / "jwks.json")
@@ -107,8 +132,9 @@ def issuer(tmp_path: Path) -> TokenIssuer:
 
 @pytest.fixture
 def tokens(issuer: TokenIssuer, tmp_path: Path) -> dict[str, Path]:
-    """Files with tokens: one of somebody without a grant, and some that are refused."""
+    """Files with tokens: one that is accepted, one without a grant, and some that are refused."""
     texts = {
+        ACCEPTED: issuer.token(account("kafka", "auditor")),
         "token without a grant": issuer.token(account("kafka", "stranger")),
         "token for others": issuer.token(account("kafka", "stranger"), aud=["others"]),
         "token of nobody": "canary.token.signed-by-nobody",
@@ -121,12 +147,15 @@ def tokens(issuer: TokenIssuer, tmp_path: Path) -> dict[str, Path]:
 
 @pytest.fixture
 def stack(
-    server_directory: Path, tmp_path: Path, temporary: Path, issuer: TokenIssuer
+    server_directory: Path, tmp_path: Path, temporary: Path, issuer: TokenIssuer, shell: None
 ) -> Iterator[EmbeddedStack]:
     """A stack with TLS and a port for tokens, whose services log all that they can."""
     log_dir = tmp_path / "log"
     link_log_dir(BUNDLED_LOG, log_dir)
+    policy = tmp_path / "policy.toml"
+    policy.write_text(POLICY)
     settings = {
+        **{f"{service}_POLICY_FILE": str(policy) for service in ("RSM", "RLMM", "RLM")},
         **{f"{service}_LOG_LEVEL": "DEBUG" for service in ("RSM", "RLMM", "RLM")},
         "RLMM_TOKEN_LISTEN_ADDRESS": "127.0.0.1:0",
         "RLMM_TOKEN_JWKS_FILE": str(tmp_path / "jwks.json"),
@@ -203,6 +232,18 @@ def outputs_with_wrong_secrets(stack: EmbeddedStack, file: Path) -> Iterator[str
             yield done.stdout + done.stderr
 
 
+def output_with_an_accepted_token(stack: EmbeddedStack, token: Path) -> str:
+    """Run a command that RLMM serves for its token."""
+    environment = {
+        "SEDIMENT_TOKEN_FILE": str(token),
+        "SEDIMENT_TLS_CA_FILE": stack.endpoints.tls_ca,
+    }
+    address = stack.services["rlmm"].announcement.tokens
+    done = sediment_process("topics", "list", "--rlmm", address, environment=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
 def outputs_with_tokens(stack: EmbeddedStack, tokens: Iterable[Path]) -> Iterator[str]:
     """Run a command that is refused for its token, or that may not send it."""
     ports = stack.services["rlmm"].announcement
@@ -244,6 +285,8 @@ def test_secrets_are_in_their_own_files_and_nowhere_else(
     eventually(lambda: "copied" in log.read_text(), deadline_ms=60_000)
     for output in outputs_with_wrong_secrets(stack, tmp_path / "wrong-password"):
         canaries.look("output of a command", output)
+    accepted = tokens.pop(ACCEPTED)
+    canaries.look("output with an accepted token", output_with_an_accepted_token(stack, accepted))
     for output in outputs_with_tokens(stack, tokens.values()):
         canaries.look("output of a command with a token", output)
     trusted = ssl.create_default_context(cafile=endpoints.tls_ca)

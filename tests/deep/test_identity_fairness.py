@@ -1,7 +1,8 @@
 """One identity abuses a service as it is deployed: another one is served meanwhile, at what rate.
 
 A flood has a process of its own with the lowest priority, so that the rates show what the service
-spends on it, and not what the flood itself costs on this machine. They are printed (`-s`, `-rP`).
+spends on it rather than what the flood itself costs on this machine. They are printed (`-s`,
+`-rP`); `python -m benchmarks abuses` measures them.
 """
 
 import re
@@ -24,7 +25,7 @@ from services.rpc.server.admission import KEPT_S
 from services.rpc.server.server import MAX_CALLS_OF_A_CONNECTION
 from tests.contract.remote_storage_manager_contract import Files, a_segment, copied, fetched
 from tests.deep.test_service_processes import SERVING, Running, files_settings, started
-from tests.harness.abuses import ABUSES, FLOODING, abused
+from tests.harness.abuses import ABUSES, FLOODING, FLOODS, Cpu, abused
 from tests.harness.eventually import eventually
 from tests.harness.secured_server import Deployment, spiffe
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
@@ -121,7 +122,8 @@ def test_an_honest_identity_is_served_beside_an_abuse(
     one_round(honest)
     before_bytes = rss_bytes(rsm)
     undisturbed = rounds_per_s(honest, MEASURED_S)
-    with abused(abuse, rsm.address, deployment.client("abuser"), request):
+    cpu = Cpu.LEFT_OVER if abuse in FLOODS else Cpu.EQUAL
+    with abused(abuse, rsm.address, deployment.client("abuser"), request, cpu):
         rate = rounds_per_s(honest, MEASURED_S)
         assert rsm.status() == SERVING
         grown = rss_bytes(rsm) - before_bytes
@@ -139,13 +141,17 @@ def test_a_connection_cannot_make_the_service_work_by_resets(
 ) -> None:
     one_round(honest)
     before, began_s = calls_reset(rsm), time.monotonic()
-    with abused("rapid_resets", rsm.address, deployment.client("abuser")):
+    with abused(
+        "rapid_resets", rsm.address, deployment.client("abuser"), cpu=Cpu.LEFT_OVER
+    ) as counted:
         eventually(lambda: calls_reset(rsm) > before)
         rounds_per_s(honest, 3 * MEASURED_S)
     # The first calls and the last ones are no full second apart from others.
     seconds = (time.monotonic() - began_s) / KEPT_S + 2
     handled = calls_reset(rsm) - before
-    sys.stdout.write(f"rapid_resets: {handled:.0f} calls handled in {seconds - 2:.1f} s\n")
+    sys.stdout.write(
+        f"rapid_resets: {handled:.0f} calls handled of {counted.times} in {seconds - 2:.1f} s\n"
+    )
     assert handled <= seconds * FLOODING * MAX_CALLS_OF_A_CONNECTION
 
 

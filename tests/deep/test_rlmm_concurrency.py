@@ -1,6 +1,7 @@
 """Two callers at once on one partition: the database decides, and the audit trail has no gap.
 
-A test holds the partition's lock until both callers wait for it, so that they truly meet.
+A test holds the partition's lock until both callers, of two RLMMs, wait for it, so that they truly
+meet: one RLMM would apply their changes together.
 """
 
 from collections import Counter
@@ -46,7 +47,7 @@ from tests.contract.rlmm.segments import (
 from tests.harness.eventually import eventually
 from tests.harness.rlmm_database import events, waiting
 
-Change = Callable[[], MutationOutcome]
+Change = Callable[[SqlRemoteLogMetadataManager], MutationOutcome]
 Result = MutationOutcome | RemoteStorageError
 
 
@@ -58,14 +59,16 @@ def tp(rlmm: SqlRemoteLogMetadataManager) -> TopicIdPartition:
 
 
 def meeting(engine: Engine, tp: TopicIdPartition, *changes: Change) -> list[Result]:
-    """Run the changes in threads that all wait for the partition's lock before one goes on."""
+    """Run the changes, each in an RLMM of its own; all wait for the lock before one goes on."""
     with ThreadPoolExecutor(len(changes)) as pool:
         with engine.begin() as holder:
             holder.execute(
                 text("SELECT 1 FROM partitions WHERE topic_id = :id FOR UPDATE"),
                 {"id": tp.topic_id},
             )
-            futures = [pool.submit(change) for change in changes]
+            futures = [
+                pool.submit(change, SqlRemoteLogMetadataManager(engine)) for change in changes
+            ]
             eventually(lambda: waiting(engine) == len(changes))
         return [result_of(future) for future in futures]
 
@@ -81,7 +84,7 @@ def test_of_two_that_make_the_same_move_one_applies_and_one_repeats(
     engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
 ) -> None:
     only = add(rlmm, segment(tp, 0, 9))
-    results = meeting(engine, tp, *[lambda: move(rlmm, only, FINISHED)] * 2)
+    results = meeting(engine, tp, *[lambda own: move(own, only, FINISHED)] * 2)
     outcomes = [each for each in results if isinstance(each, MutationOutcome)]
     assert sorted(each.applied for each in outcomes) == [False, True]
     assert len({each.revision for each in outcomes}) == 1
@@ -91,7 +94,7 @@ def test_of_two_that_add_the_same_segment_one_applies_and_one_repeats(
     engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
 ) -> None:
     only = segment(tp, 0, 9)
-    results = meeting(engine, tp, *[lambda: rlmm.add_remote_log_segment_metadata(only)] * 2)
+    results = meeting(engine, tp, *[lambda own: own.add_remote_log_segment_metadata(only)] * 2)
     assert sorted(each.applied for each in results if isinstance(each, MutationOutcome)) == [
         False,
         True,
@@ -102,7 +105,7 @@ def test_of_two_calls_with_one_request_id_both_are_answered_with_the_one_change(
     engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
 ) -> None:
     only, why = add(rlmm, segment(tp, 0, 9)), MutationContext(request_id="one")
-    first, second = meeting(engine, tp, *[lambda: move(rlmm, only, FINISHED, context=why)] * 2)
+    first, second = meeting(engine, tp, *[lambda own: move(own, only, FINISHED, context=why)] * 2)
     assert first == second
     assert [each.repeat_count for each in events(engine, tp)] == [0, 0, 1]
 
@@ -112,7 +115,7 @@ def test_of_two_overlapping_finishes_the_later_one_displaces_the_earlier(
 ) -> None:
     copies = [add(rlmm, segment(tp, 0, 99)) for _ in range(2)]
     results = meeting(
-        engine, tp, *[lambda copy=copy: move(rlmm, copy, FINISHED) for copy in copies]
+        engine, tp, *[lambda own, copy=copy: move(own, copy, FINISHED) for copy in copies]
     )
     revisions = [each.revision for each in results if isinstance(each, MutationOutcome)]
     later = copies[revisions.index(max(revisions))]
@@ -127,7 +130,10 @@ def test_finish_and_delete_of_one_copy_leave_one_of_two_orders(
 ) -> None:
     only = add(rlmm, segment(tp, 0, 9))
     finish, delete = meeting(
-        engine, tp, lambda: move(rlmm, only, FINISHED), lambda: move(rlmm, only, DELETE_STARTED)
+        engine,
+        tp,
+        lambda own: move(own, only, FINISHED),
+        lambda own: move(own, only, DELETE_STARTED),
     )
     assert isinstance(delete, MutationOutcome)
     if isinstance(finish, MutationOutcome):
@@ -143,8 +149,8 @@ def test_an_add_that_meets_the_mark_of_deletion_is_before_it_or_refused(
     added, marked = meeting(
         engine,
         tp,
-        lambda: rlmm.add_remote_log_segment_metadata(segment(tp, 0, 9)),
-        lambda: put_deletion(rlmm, tp, MARKED),
+        lambda own: own.add_remote_log_segment_metadata(segment(tp, 0, 9)),
+        lambda own: put_deletion(own, tp, MARKED),
     )
     assert isinstance(marked, MutationOutcome)
     if isinstance(added, MutationOutcome):

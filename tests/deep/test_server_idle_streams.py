@@ -4,9 +4,11 @@ import logging
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from functools import partial
 from threading import Event, Semaphore
 from typing import Any
 
@@ -27,7 +29,7 @@ from services.rpc.server.server import (
 )
 from services.rpc.statuses import map_rpc_errors
 from tests.harness.eventually import eventually
-from tests.harness.idle_streams import idle_peer
+from tests.harness.idle_streams import GOAWAY, PING, Connection, idle_peer
 
 SERVICE = "test.Streams"
 IDLE_MS = 1_000
@@ -256,6 +258,21 @@ def test_a_call_whose_request_does_not_come_is_ended(address: str, client: Clien
     assert client.unary("LookUp") == b"found"
 
 
+def test_pings_are_answered_and_close_no_connection(address: str) -> None:
+    connection = Connection(address)
+    seen: Counter[int] = Counter()
+
+    def answered(count: int) -> bool:
+        seen.update(kind for kind, _, _ in connection.read_frames())
+        return seen[PING] == count
+
+    with closing(connection.socket):
+        for sent in (1_000, 2_000):
+            connection.send_pings(1_000)
+            eventually(partial(answered, sent), 30_000)
+    assert GOAWAY not in seen
+
+
 @pytest.mark.parametrize("method", ["Copy", "Fetch", "LookUp"])
 def test_a_call_that_ends_without_its_request_is_named(client: Client, method: str) -> None:
     if method == "Copy":
@@ -284,7 +301,7 @@ PATIENT = ServiceSettings(
     default_deadline_ms=600_000,
     drain_timeout_ms=1_000,
 )
-# Four are served, and the others wait for their turns; each has a thread.
+# Four are served and the others wait for a thread: there is no TLS, so there are no identities.
 STREAMS = 4 + 4 * WAITING_PER_STREAM_THREAD
 UNARY_CALLS = 4 + 4 * WAITING_PER_UNARY_THREAD
 KIND = {"Copy": "stream-in", "Fetch": "stream-out"}
@@ -304,7 +321,7 @@ def test_a_thousand_idle_streams_take_the_room_of_their_kind_and_no_more(
         text = rf"too many concurrent {KIND[method]} calls \(limit 4\) and the queue is full; retry"
         with pytest.raises(ThrottledError, match=text):
             client.stream_of_a_mebibyte(method)
-        assert _threads_named(KIND[method]) == STREAMS
+        assert _threads_named(KIND[method]) == 4
         assert peer.ended == 1000 - STREAMS
 
 
@@ -325,7 +342,7 @@ def test_a_thousand_idle_streams_are_gone_when_they_have_been_idle_for_long_enou
 def test_streams_that_wait_are_let_in_when_idle_ones_leave(address: str, client: Client) -> None:
     with idle_peer(address, 1) as peer, ThreadPoolExecutor(1) as pool:
         peer.open_calls(path("Copy"), STREAMS - 1)
-        eventually(lambda: _threads_named("stream-in") == STREAMS - 1)
+        eventually(lambda: _threads_named("stream-in") == 4)
         copy = pool.submit(client.copy, b"waits")
         with pytest.raises(TimeoutError):
             copy.result(timeout=1)
@@ -364,7 +381,7 @@ def test_streams_in_progress_may_end_within_the_drain(service: Streams) -> None:
         under_way = client.stream("Slow", b"")
         assert service.held.acquire(timeout=30)
         idle = [client.open_copy(done) for _ in range(STREAMS)]
-        eventually(lambda: _threads_named("stream-in") == STREAMS)
+        eventually(lambda: _threads_named("stream-in") == 4)
         with ThreadPoolExecutor(1) as pool:
             draining = pool.submit(cleanup.close)
             # A server that drains refuses; how, is gRPC's to say.
@@ -384,7 +401,7 @@ def test_idle_streams_end_with_the_drain(service: Streams) -> None:
         client = _draining_client(service, 3_000, outside, cleanup)
         assert client.unary("LookUp") == b"found"
         idle = [client.open_copy(done) for _ in range(STREAMS)]
-        eventually(lambda: _threads_named("stream-in") == STREAMS)
+        eventually(lambda: _threads_named("stream-in") == 4)
         started = time.monotonic()
         cleanup.close()
         assert time.monotonic() - started > 2.5

@@ -56,6 +56,13 @@ def _varint(value: int) -> bytes:
     return bytes([*out, value])
 
 
+def record_of_headers(count: int) -> bytes:
+    """Return an uncompressed record with that many empty headers, two bytes each."""
+    zigzag = _varint(2 * count)
+    after_length = b"\0\0\0\1\1" + zigzag + bytes(2 * count)
+    return _varint(2 * len(after_length)) + after_length
+
+
 def batch_of(codec_number: int, compressed: bytes, base_offset: int, records: int = 1) -> bytes:
     """Return a batch with a right CRC and any bytes as its compressed records."""
     last_delta = records - 1

@@ -21,7 +21,7 @@ from services.api.remote_log_manager import (
     StopReason,
 )
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.roles.partition_roles import PartitionSource
 from tests.harness.retained_log import AT_ONCE, DEADLINE_S
 from tests.harness.ship_stack import Stack
@@ -35,13 +35,19 @@ TOPIC_DELETED = StopReason.TOPIC_DELETED
 ALL_AT_ONCE = replace(AT_ONCE, deletion_grace_ms=0, remover_interval_s=0.0)
 
 
-def callback_rlm(stack: Stack, log_dir: Path, rsm: Any = None, rlmm: Any = None) -> Any:
+def callback_rlm(
+    stack: Stack,
+    log_dir: Path,
+    rsm: Any = None,
+    rlmm: Any = None,
+    limits: RlmLimits = ALL_AT_ONCE,
+) -> Any:
     """Make an RLM without any leadership yet; a test steps it by hand."""
     return BrokerRemoteLogManager(
         [log_dir],
         rsm or stack.rsm,
         rlmm or stack.rlmm,
-        ALL_AT_ONCE,
+        limits,
         source=PartitionSource.CALLBACKS,
     )
 

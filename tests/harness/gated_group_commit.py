@@ -13,10 +13,10 @@ from services.api.calls import NO_CONTEXT, Call, MutationContext, MutationOutcom
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import SegmentUpdate
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.rlmm.batch import Asked, Outcome, Outcomes, SegmentChange
+from services.rlmm.batch import Asked, Outcomes, SegmentChange
 from services.rlmm.db import Transactions
 from services.rlmm.group_commit import GroupCommit
-from services.rlmm.segment_changes import apply_single, apply_unlocked
+from services.rlmm.segment_changes import apply_locked, apply_unlocked
 from tests.contract.rlmm.segments import FINISHED, segment, update_to
 from tests.harness.eventually import eventually
 
@@ -34,14 +34,13 @@ class Gated:
         self.gate.set()
         self.sizes: list[int] = []
         self.fault: type[BaseException] | None = None
-        self.alone = 0
+        self.locked_sizes: list[int] = []
         self._loses_commits = False
         self._engine = engine
         transactions = Transactions(engine)
         self.group_commit = GroupCommit(
-            transactions, self._apply_unlocked, self._apply_single, max_wait_s
+            transactions, self._apply_unlocked, self._apply_locked, max_wait_s
         )
-        self._transactions = transactions
         self._threads = ThreadPoolExecutor(64)
 
     def close(self) -> None:
@@ -82,9 +81,11 @@ class Gated:
         """Break the connection of each transaction after its last statement."""
         self._loses_commits = True
 
-    def _apply_single(self, change: SegmentChange) -> Outcome:
-        self.alone += 1
-        return apply_single(self._transactions, change)
+    def _apply_locked(
+        self, session: Session, items: Mapping[int, Asked[SegmentChange]]
+    ) -> Outcomes:
+        self.locked_sizes.append(len(items))
+        return apply_locked(session, items)
 
     def _apply_unlocked(
         self, session: Session, items: Mapping[int, Asked[SegmentChange]]

@@ -41,12 +41,18 @@ _LOOK_EVERY_S = 0.02
 
 @dataclass(frozen=True)
 class Request:
-    """A request that the server or a fault answered; `status` is what the client got."""
+    """A request that the server or a fault answered.
+
+    Attributes:
+        status: what the client got.
+        size_bytes: of the response's content, as its head says; 0 if it does not.
+    """
 
     operation: str
     method: str
     target: str
     status: int
+    size_bytes: int = 0
 
 
 def path_of(method: str, target: str) -> str:
@@ -113,7 +119,8 @@ class HttpProxy(Proxy):
                         continue
                     self._send_request(request, from_client, server, fault)
                     response = _final_head(from_server, client)
-                    self._note(request, response.status)
+                    size_bytes = int(response.headers.get("content-length", 0))
+                    self._note(request, response.status, size_bytes)
                     body = response_body(response, request.method, from_server)
                     self._send_response(response, body, client, fault)
                     if ends_connection(response, request.method):
@@ -165,10 +172,11 @@ class HttpProxy(Proxy):
         client.sendall(head.raw)
         send_all(body, through(fault, Direction.RESPONSE, client.sendall, self._wait))
 
-    def _note(self, request: Head, status: int) -> None:
-        operation = self._operation(request.method, request.target)
+    def _note(self, request: Head, status: int, size_bytes: int = 0) -> None:
+        method, target = request.method, request.target
+        noted = Request(self._operation(method, target), method, target, status, size_bytes)
         with self._lock:
-            self._requests.append(Request(operation, request.method, request.target, status))
+            self._requests.append(noted)
 
 
 def _final_head(from_server: BinaryIO, client: socket.socket) -> Head:

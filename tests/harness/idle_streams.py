@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from threading import Event, Lock, Thread
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING = 0, 1, 3, 4, 6
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
 _FRAME_HEADER_BYTES = 9
 
@@ -56,7 +56,7 @@ class Connection:
         self.send(b"".join(frames))
 
     def send_pings(self, count: int) -> None:
-        self.send(_frame(_PING, 0, 0, bytes(8)) * count)
+        self.send(_frame(PING, 0, 0, bytes(8)) * count)
 
     def send(self, frames: bytes) -> None:
         with self._lock:

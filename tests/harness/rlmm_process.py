@@ -1,4 +1,4 @@
-"""Run an RLMM as a process, and the command `sediment` beside it."""
+"""Run an RLMM, as a process or in this one, and the command `sediment` beside it."""
 
 import json
 from collections.abc import Iterator
@@ -7,11 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
+
 from services.common.client_security import PLAINTEXT
 from services.local.stack import ServiceProcess, rlmm_settings
+from services.rlmm.db import create_database_engine
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
+from tests.harness.grpc_server import served
+from tests.harness.patience import PATIENT
 from tests.harness.sediment_command import Completed, sediment
+from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
 
 @dataclass(frozen=True)
@@ -50,3 +58,17 @@ def running_rlmm(database_url: str, directory: Path) -> Iterator[RlmmProcess]:
             yield RlmmProcess(service.address, client)
     finally:
         service.kill()
+
+
+@contextmanager
+def serving_rlmm(database_url: str) -> Iterator[RlmmProcess]:
+    """Serve RLMM over real gRPC in this process, which starts in no time."""
+    engine = create_database_engine(database_url, PATIENT)
+
+    def add_to(server: grpc.Server) -> None:
+        servicer = RemoteLogMetadataManagerServicer(SqlRemoteLogMetadataManager(engine))
+        pb_grpc.add_RemoteLogMetadataManagerServicer_to_server(servicer, server)
+
+    with served(add_to, "tieredstorage.v1.RemoteLogMetadataManager") as (channel, address):
+        yield RlmmProcess(address, RemoteLogMetadataManagerClient(channel, address))
+    engine.dispose()

@@ -25,7 +25,7 @@ from services.api.segments import (
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
-from services.common.client_security import PLAINTEXT
+from services.common.client_security import PLAINTEXT, ClientSecurity
 from services.local.seaweedfs import S3Endpoint
 from services.local.stack import ServiceProcess
 from services.rpc.client.channel import open_channel
@@ -197,15 +197,20 @@ def a_topic(name: str = "", partitions: int = 1) -> list[TopicIdPartition]:
 
 @contextmanager
 def running_tier(
-    rsm: ServiceProcess, rlmm: ServiceProcess, s3: S3Endpoint, bucket: str, engine: Engine
+    rsm: ServiceProcess,
+    rlmm: ServiceProcess,
+    s3: S3Endpoint,
+    bucket: str,
+    engine: Engine,
+    security: ClientSecurity = PLAINTEXT,
 ) -> Iterator[Tier]:
-    """Start both services in parallel, and stop them at the end."""
+    """Start both services in parallel, and stop them at the end; `security` is of our clients."""
     try:
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda service: service.start(), [rsm, rlmm]))
         with (
-            open_channel(rsm.address, PLAINTEXT) as to_rsm,
-            open_channel(rlmm.address, PLAINTEXT) as to_rlmm,
+            open_channel(rsm.address, security) as to_rsm,
+            open_channel(rlmm.address, security) as to_rlmm,
         ):
             yield Tier(
                 RemoteStorageManagerClient(to_rsm, rsm.address),

@@ -74,8 +74,13 @@ def values_files() -> dict[str, dict[str, Any]]:
 
 
 def minimal(*changes: Values) -> dict[str, Any]:
-    """The least that the chart takes, changed."""
-    values: dict[str, Any] = deepcopy(values_files()["minimal"])
+    """The least that the chart takes, with plaintext, changed."""
+    return changed(values_files()["minimal"], *changes)
+
+
+def changed(base: Values, *changes: Values) -> dict[str, Any]:
+    """Return a copy of values, changed."""
+    values: dict[str, Any] = deepcopy(dict(base))
     for change in changes:
         _overlay(values, change)
     return values

@@ -4,7 +4,8 @@ Commands, arguments, environments, ports and probes are those that were rendered
 to a container what its spec only names; here that is, and nothing else is changed:
 
 * a command is found in the virtual environment, as it is found in the image's;
-* a ConfigMap is a rendered one, a Secret one that the test gives;
+* a ConfigMap is a rendered one or one that the test gives, a Secret one that the test gives;
+* a service-account token is signed by the test, for the pod's account;
 * port N of a pod is a free port of 127.0.0.1, wherever the pod is told to listen on 0.0.0.0:N;
 * SERVICE.NAMESPACE.svc:PORT is the port of the pod that the rendered Service selects;
 * a hostPath is that directory of this machine, an emptyDir a new one, wherever they are mounted.
@@ -14,7 +15,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ _PROBE_TIMEOUT_S = 5.0
 
 Secrets = Mapping[str, Mapping[str, str]]
 Container = dict[str, Any]
+Sign = Callable[[str, str, int], str]
+"""Make a token of a service account of the release, for an audience and some seconds."""
 
 
 class MissingReferenceError(Exception):
@@ -50,12 +53,24 @@ class Execution:
 
 
 class LocalCluster:
-    """The pods of one release, one of each workload. Stop them with `stop`."""
+    """The pods of one release, one of each workload. Stop them with `stop`.
 
-    def __init__(self, rendered: Rendered, secrets: Secrets, directory: Path) -> None:
+    Attributes:
+        sign: signs the service-account tokens of pods that start from now on.
+    """
+
+    def __init__(
+        self,
+        rendered: Rendered,
+        secrets: Secrets,
+        directory: Path,
+        config_maps: Secrets | None = None,
+    ) -> None:
         self._rendered = rendered
         self._secrets = secrets
         self._directory = directory
+        self._config_maps = config_maps or {}
+        self.sign: Sign | None = None
         self._ports = dict(_assigned_ports(rendered))
         self._processes: dict[str, ChildProcess] = {}
 
@@ -126,16 +141,20 @@ class LocalCluster:
 
     def _environment(self, container: Container) -> Iterator[tuple[str, str]]:
         for source in container.get("envFrom", ()):
-            wanted = source["configMapRef"]["name"]
-            names = [o["metadata"]["name"] for o in self._rendered.of_kind("ConfigMap")]
-            if wanted not in names:
-                raise MissingReferenceError(f"there is no ConfigMap {wanted}")
-            yield from self._rendered.one("ConfigMap", wanted)["data"].items()
+            yield from self._config_map(source["configMapRef"]["name"]).items()
         for variable in container.get("env", ()):
             if "value" in variable:
                 yield variable["name"], variable["value"]
             else:
                 yield variable["name"], self._secret(**variable["valueFrom"]["secretKeyRef"])
+
+    def _config_map(self, name: str) -> Mapping[str, str]:
+        if name in self._config_maps:
+            return self._config_maps[name]
+        if name not in [o["metadata"]["name"] for o in self._rendered.of_kind("ConfigMap")]:
+            raise MissingReferenceError(f"there is no ConfigMap {name}")
+        data: dict[str, str] = self._rendered.one("ConfigMap", name)["data"]
+        return data
 
     def _secret(self, name: str, key: str) -> str:
         if name not in self._secrets:
@@ -143,6 +162,21 @@ class LocalCluster:
         if key not in self._secrets[name]:
             raise MissingReferenceError(f"the Secret {name} has no key {key}")
         return self._secrets[name][key]
+
+    def _files(self, workload: Object, volume: Object) -> Iterator[tuple[str, str]]:
+        """What the kubelet would write into a volume: name and content of each file."""
+        if "secret" in volume:
+            name = volume["secret"]["secretName"]
+            every = [{"key": key, "path": key} for key in self._secrets.get(name, ())]
+            for item in volume["secret"].get("items", every):
+                yield item["path"], self._secret(name, item["key"])
+        elif "configMap" in volume:
+            yield from self._config_map(volume["configMap"]["name"]).items()
+        for source in volume.get("projected", {}).get("sources", ()):
+            token = source["serviceAccountToken"]
+            account = pod_spec(workload)["serviceAccountName"]
+            assert self.sign is not None
+            yield token["path"], self.sign(account, token["audience"], token["expirationSeconds"])
 
     def _mounts(self, workload: Object, directory: Path) -> Iterator[tuple[str, Path]]:
         volumes = {volume["name"]: volume for volume in pod_spec(workload).get("volumes", ())}
@@ -153,10 +187,8 @@ class LocalCluster:
             else:
                 made = directory / mount["name"]
                 made.mkdir(exist_ok=True)
-                secret = volume.get("secret", {})
-                for item in secret.get("items", ()):
-                    content = self._secret(secret["secretName"], item["key"])
-                    (made / item["path"]).write_text(content)
+                for name, content in self._files(workload, volume):
+                    (made / name).write_text(content)
                 yield mount["mountPath"], made
 
     def _localised(self, name: str, text: str, mounts: Mapping[str, Path]) -> str:

@@ -37,9 +37,8 @@ def test_the_chart_sets_what_it_says_it_sets(service: str) -> None:
     kind = "DaemonSet" if service == "rlm" else "Deployment"
     name = f"sediment-{service}"
     found = set[str]()
-    plaintext: Object = {}
-    for tls in (plaintext, FILES["cert-manager"]["tls"]):
-        rendered = render(minimal(given, {"tls": tls}))
+    for tls in ({"plaintext": True}, FILES["cert-manager"]["tls"], FILES["tokens"]["tls"]):
+        rendered = render({**minimal(given), "tls": tls})
         found |= {*rendered.one("ConfigMap", name)["data"], *_variables(rendered.one(kind, name))}
     assert found == {f"{service.upper()}_{setting}" for setting in SET_BY_THE_CHART[service]}
 

@@ -5,12 +5,14 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+import yaml
 
 from services.rpc.server.policy import parse_policy
 from tests.helm.chart import (
     ChartRefusedError,
     Object,
     Rendered,
+    changed,
     minimal,
     pod_spec,
     render,
@@ -38,8 +40,50 @@ def mounted_at(workload: Object) -> dict[str, Any]:
     return {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
 
 
+@pytest.mark.parametrize(
+    ("tls", "sentence"),
+    [
+        ({"plaintext": False}, r"tls\.enabled and tls\.plaintext are both false: set tls\.enabled"),
+        ({"enabled": True}, r"tls\.enabled and tls\.plaintext are both true: choose one"),
+    ],
+)
+def test_neither_tls_nor_plaintext_or_both_are_refused(tls: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ChartRefusedError, match=sentence):
+        render(minimal({"tls": tls}))
+
+
+def test_without_a_choice_nothing_is_rendered() -> None:
+    values = minimal()
+    del values["tls"]
+    with pytest.raises(ChartRefusedError, match="anyone who can reach the services can read and"):
+        render(values)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_secret_files_are_for_the_group_of_the_pod_only(name: str) -> None:
+    rendered = render(FILES[name])
+    workloads = rendered.of_kind("Deployment", "DaemonSet", "Job", "CronJob")
+    for workload in workloads:
+        pod = pod_spec(workload)
+        is_rlm = workload["metadata"]["labels"]["app.kubernetes.io/component"] == "rlm"
+        group = pod["securityContext"].get("fsGroup")
+        assert is_rlm or group == pod["securityContext"]["runAsGroup"]
+        for volume in pod.get("volumes", ()):
+            if "secret" in volume and volume["name"] != "private-ca":
+                assert volume["secret"]["defaultMode"] == (0o444 if group is None else 0o440)
+
+
+def test_the_pod_of_rlm_gives_no_volume_of_a_broker_to_a_group() -> None:
+    found = render(minimal({"rlm": deepcopy(FILES["full"]["rlm"])}))
+    assert "fsGroup" not in pod_spec(found.one("DaemonSet", "sediment-rlm"))["securityContext"]
+    patch = render(CERT_MANAGER).one("ConfigMap", "sediment-rlm-sidecar")["data"]["patch.yaml"]
+    volumes = yaml.safe_load(patch)["spec"]["template"]["spec"]["volumes"]
+    (keys,) = (volume["secret"] for volume in volumes if "secret" in volume)
+    assert keys["defaultMode"] == 0o444  # the group of the broker's pod is not known
+
+
 def test_plaintext_is_explicit_and_warned_of() -> None:
-    rendered = render(minimal())
+    rendered = render(minimal({"tls": {"enabled": False, "plaintext": True}}))
     for service in SERVICES:
         config = rendered.one("ConfigMap", f"sediment-{service}")["data"]
         assert config[f"{service.upper()}_PLAINTEXT"] == "true"
@@ -135,7 +179,7 @@ def test_existing_secrets_and_a_policy_of_ones_own_are_taken() -> None:
     ("tls", "sentence"),
     [
         ({"existingSecrets": {"rsm": ""}}, r"tls\.existingSecrets\.rsm is empty"),
-        ({"policy": {"existingConfigMap": ""}}, r"tls\.policy is empty, and nobody could call"),
+        ({"policy": {"existingConfigMap": ""}}, r"tls\.policy is empty, so every call would"),
         ({"policy": {"grants": [{"identities": ["a"], "roles": ["admin"]}]}}, "are both set"),
         (
             {"certManager": {"enabled": True, "issuerRef": {"name": "ca"}}},
@@ -152,7 +196,7 @@ def test_existing_secrets_and_a_policy_of_ones_own_are_taken() -> None:
 )
 def test_incomplete_values_are_refused(tls: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ChartRefusedError, match=sentence):
-        render(minimal(deepcopy(FILES["tls"]), {"tls": tls}))
+        render(changed(FILES["tls"], {"tls": tls}))
 
 
 def test_an_unknown_role_is_refused() -> None:

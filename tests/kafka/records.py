@@ -29,7 +29,7 @@ def consumed(
 ) -> list[SeenRecord]:
     """What a real consumer reads from the broker, from the log start to the log end."""
     read = cluster.read(name.topic, name.partition, isolation_level)
-    return [_of_message(message) for message in read]
+    return [of_message(message) for message in read]
 
 
 def fetched(manager: RemoteLogManager, name: TopicIdPartition, offset: int) -> list[SeenRecord]:
@@ -42,7 +42,8 @@ def sources(manager: RemoteLogManager, name: TopicIdPartition, offset: int) -> d
     return {record["offset"]: record["source"] for record in records(manager, name, offset)}
 
 
-def _of_message(message: Message) -> SeenRecord:
+def of_message(message: Message) -> SeenRecord:
+    """The record of a message that has no error."""
     offset, (_, timestamp_ms) = message.offset(), message.timestamp()
     assert offset is not None
     key: Any = message.key()

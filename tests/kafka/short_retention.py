@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from services.api.ids import TopicIdPartition
 from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
-from tests.harness.eventually import eventually
+from tests.harness.eventually import eventually, eventually_holds
 from tests.kafka.rlm_killer import RlmKiller
 from tests.kafka.sidecar import DEADLINE_MS, Sidecar
 from tests.kafka.tiered_broker import FINISHED, ranges_in_tier, ranges_on_disk
@@ -65,9 +65,11 @@ def let_broker_delete(
     """Return when the broker has deleted some of the partition."""
     folder, start = sidecar.folder(name), sidecar.local_start(name)
 
-    def has_tier_what_rolled() -> bool:
-        tiered = [row for row in sidecar.rows(name) if row.state is FINISHED]
-        return set(ranges_on_disk(folder)) <= set(ranges_in_tier(tiered))
+    def assert_tier_has_what_rolled() -> None:
+        rows = sidecar.rows(name)
+        tiered = ranges_in_tier([row for row in rows if row.state is FINISHED])
+        missing = set(ranges_on_disk(folder)) - set(tiered)
+        assert not missing, f"{sorted(missing)} of {folder}; in the tier: {sorted(tiered)[-30:]}"
 
     def is_due() -> bool:
         return keeps.is_due(list_segments(folder))
@@ -75,7 +77,7 @@ def let_broker_delete(
     def has_deleted() -> bool:
         with traffic.paused():
             with killer.spared():
-                eventually(has_tier_what_rolled, DEADLINE_MS)
+                eventually_holds(assert_tier_has_what_rolled, DEADLINE_MS)
             if not is_due():  # by now: the active segment has grown old meanwhile
                 return False
             sidecar.cluster.configure(name.topic, **{keeps.config: str(keeps.limit)})

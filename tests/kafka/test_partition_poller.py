@@ -23,6 +23,7 @@ from services.rlm.kafka_admin.cluster_view import (
     ClusterAdmin,
     ClusterUnreachableError,
     ClusterView,
+    LogOffsets,
     NoPolicy,
     NoTopic,
     PolicyView,
@@ -64,6 +65,11 @@ class Exchangeable:
         self, leader: int, epochs: Mapping[TopicIdPartition, int]
     ) -> Mapping[TopicIdPartition, int]:
         return self.admin.stable_offsets(leader, epochs)
+
+    def log_offsets(
+        self, leader: int, epochs: Mapping[TopicIdPartition, int]
+    ) -> Mapping[TopicIdPartition, LogOffsets]:
+        return self.admin.log_offsets(leader, epochs)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import itertools
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
@@ -13,6 +13,7 @@ from confluent_kafka import KafkaException, Producer
 
 from demos.kafka_client import KafkaClientError
 from tests.harness.background import Background
+from tests.harness.eventually import eventually
 from tests.harness.kafka_client import (
     CLIENT_TIMEOUT_S,
     CODECS,
@@ -45,28 +46,52 @@ class Acknowledged:
     Attributes:
         committed, aborted: the offsets of transactions whose end was acknowledged. Of others only
             the log knows how they ended.
+        undecided: the acknowledged offsets of those others.
+        in_doubt: the keys of records that were sent and not acknowledged.
     """
 
     records: dict[int, Record] = field(default_factory=dict)
     committed: set[int] = field(default_factory=set)
     aborted: set[int] = field(default_factory=set)
+    undecided: set[int] = field(default_factory=set)
+    in_doubt: set[bytes] = field(default_factory=set)
+
+
+Kind = tuple[str, bool]
+"""Of a producer: its codec, and whether it is idempotent."""
+
+ALL_KINDS = [(codec, is_idempotent) for is_idempotent in (False, True) for codec in CODECS]
 
 
 class Traffic(Background):
-    """Writes into partition 0 of a topic as long as it is entered: batches of each codec, of plain
+    """Writes into a partition of a topic as long as it is entered: batches of each codec, of plain
     and of idempotent producers, and transactions that are committed and aborted in turn.
 
-    What the broker did not acknowledge may be in the log all the same, once or twice.
+    What the broker did not acknowledge may be in the log all the same, once or twice; of idempotent
+    producers once.
     """
 
-    def __init__(self, cluster: Cluster, topic: Topic, seed: int) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: Topic,
+        seed: int,
+        *,
+        partition: int = 0,
+        kinds: Sequence[Kind] = ALL_KINDS,
+        pause_s: float = _PAUSE_S,
+    ) -> None:
         super().__init__()
         self.topic = topic
         self._cluster = cluster
-        self._records = _records(random.Random(f"{topic.name} {seed}"))
+        self._partition = partition
+        self._kinds = kinds
+        self._pause_s = pause_s
+        self._records = _records(random.Random(f"{topic.name} {partition} {seed}"))
         self._turn = Lock()
         self._lock = Lock()
         self._acknowledged = Acknowledged()
+        self._transactional: Producer | None = None
 
     @property
     def acknowledged(self) -> Acknowledged:
@@ -86,19 +111,25 @@ class Traffic(Background):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Nothing is written within the block; what was begun has ended."""
+        """Nothing is written within the block; what was begun has ended.
+
+        A killed broker may leave a transaction open that its coordinator does not know, so that no
+        timeout ends it: only the marker of the same producer's next transaction does. Until then
+        nothing behind it is stable.
+        """
         with self._turn:
             assert self._running is not None
             assert not self._running.done()
+            self._transactional = eventually(
+                lambda: self._transactional or self._transaction(None, is_commit=False)
+            )
             yield
 
     def run(self) -> None:
-        kinds = [(codec, is_idempotent) for is_idempotent in (False, True) for codec in CODECS]
-        producers = {kind: self._producer(*kind) for kind in kinds}
-        turns = itertools.cycle(kinds)
-        transactional: Producer | None = None
+        producers = {kind: self._producer(*kind) for kind in self._kinds}
+        turns = itertools.cycle(self._kinds)
         for number in itertools.count():
-            if self.wait(_PAUSE_S):
+            if self.wait(self._pause_s):
                 return
             with self._turn:
                 if number % 5 < 3:
@@ -106,7 +137,9 @@ class Traffic(Background):
                     if not self._plain(producers[kind]):
                         producers[kind] = self._producer(*kind)
                 else:
-                    transactional = self._transaction(transactional, is_commit=number % 5 == 3)
+                    self._transactional = self._transaction(
+                        self._transactional, is_commit=number % 5 == 3
+                    )
 
     def _producer(self, codec: str, is_idempotent: bool) -> Producer:
         settings = {"enable.idempotence": is_idempotent}
@@ -125,7 +158,7 @@ class Traffic(Background):
         sent: list[int] = []
         try:
             if producer is None:
-                own = {"transactional.id": self.topic.name}
+                own = {"transactional.id": f"{self.topic.name}-{self._partition}"}
                 producer = self._cluster.producer(**_IMPATIENT, **_SOON_ABORTED, **own)
                 producer.init_transactions(CLIENT_TIMEOUT_S)
             producer.begin_transaction()
@@ -136,6 +169,7 @@ class Traffic(Background):
             end = producer.commit_transaction if is_commit else producer.abort_transaction
             end(CLIENT_TIMEOUT_S)
         except (KafkaException, KafkaClientError):
+            self._acknowledged.undecided.update(sent)
             return None
         said = self._acknowledged
         (said.committed if is_commit else said.aborted).update(sent)
@@ -143,7 +177,11 @@ class Traffic(Background):
 
     def _batch(self, producer: Producer) -> tuple[list[int], list[Record]]:
         records = [next(self._records) for _ in range(_RECORDS_PER_BATCH)]
-        return send_batch(producer, self.topic, 0, records), records
+        try:
+            return send_batch(producer, self.topic, self._partition, records), records
+        except (KafkaException, KafkaClientError):
+            self._acknowledged.in_doubt.update(record.key for record in records if record.key)
+            raise
 
     def _note(self, offsets: list[int], records: list[Record]) -> None:
         with self._lock:

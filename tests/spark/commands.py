@@ -4,8 +4,12 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 from services.local.stack import own_environment
 from tests.harness.tier import Tier
@@ -51,6 +55,17 @@ def ended(process: "subprocess.Popen[str]") -> Swept:
     with process:
         output, errors = process.communicate(timeout=TIMEOUT_S)
     return Swept(process.returncode, json.loads(output) if output else {}, errors)
+
+
+def traces_of_children(pid: int) -> dict[str, bytes]:
+    """Return environment and arguments of each process below one, by their paths in /proc."""
+    found = {}
+    for child in psutil.Process(pid).children(recursive=True):
+        for name in ("environ", "cmdline"):
+            path = Path(f"/proc/{child.pid}/{name}")
+            with suppress(ProcessLookupError, FileNotFoundError):  # it has just ended
+                found[str(path)] = path.read_bytes()
+    return found
 
 
 def plan_id_of(swept: Swept) -> str:

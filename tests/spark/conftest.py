@@ -1,7 +1,6 @@
 """One deployment and one Spark cluster of processes for all tests here; each test has topics of its
 own, by whose names it sweeps."""
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,11 +9,10 @@ from pyspark.sql import SparkSession
 
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint
-from services.local.stack import ServiceProcess, rlmm_settings, rsm_settings
-from services.rlmm.db import DatabaseLimits, create_database_engine
 from spark_jobs.launch import spark_session
-from tests.harness.tier import Tier, running_tier
+from tests.harness.tier import Tier
 from tests.spark.jobs import Jobs
+from tests.spark.tiers import new_tier
 
 
 @pytest.fixture(scope="session")
@@ -24,19 +22,8 @@ def tier(
     migrated_database: str,
     s3: S3Endpoint,
 ) -> Iterator[Tier]:
-    directory = tmp_path_factory.mktemp("tier")
-    name = f"spark-{uuid.uuid4().hex[:12]}"
-    s3.ensure_bucket(name)
-    database_url = postgres.create_database(name, template=migrated_database)
-    rsm = ServiceProcess("rsm", rsm_settings(s3, name, ""), directory / "rsm")
-    rlmm = ServiceProcess("rlmm", rlmm_settings(database_url), directory / "rlmm")
-    no_limit = DatabaseLimits(idle_in_transaction_timeout_ms=0)
-    engine = create_database_engine(database_url, no_limit, "tests")
-    with running_tier(rsm, rlmm, s3, name, engine) as made:
+    with new_tier(tmp_path_factory.mktemp("tier"), postgres, migrated_database, s3) as made:
         yield made
-    engine.dispose()
-    postgres.drop_database(name)
-    s3.remove_bucket(name)
 
 
 @pytest.fixture(scope="session")
@@ -51,3 +38,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture
 def jobs(spark: SparkSession, tier: Tier, tmp_path: Path) -> Jobs:
     return Jobs(spark, tier, tmp_path)
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Path:
+    """The directory of Spark's event log, which the configuration in `tmp_path` turns on."""
+    directory = tmp_path / "events"
+    directory.mkdir()
+    settings = f"spark.eventLog.enabled true\nspark.eventLog.dir file:{directory}\n"
+    (tmp_path / "spark-defaults.conf").write_text(settings)
+    return directory

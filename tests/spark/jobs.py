@@ -99,7 +99,7 @@ class Jobs:
 
     def _options(self, topics: list[str], options: Mapping[str, Any]) -> SweepOptions:
         rsm, rlmm = self.tier.rsm_process.address, self.tier.rlmm_process.address
-        return SweepOptions(rsm, rlmm, tuple(topics), **options)
+        return SweepOptions(**{"rsm": rsm, "rlmm": rlmm, "topics": tuple(topics), **options})
 
     def _run(self, job: str, at: Phases | None) -> SweepRun:
         plan_id = uuid4().hex

@@ -1,40 +1,24 @@
 """The secrets of the services, if the shell of a sweep has them, reach nothing of Spark's."""
 
 import subprocess
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 from services.local.stack import own_environment
 from tests.harness.eventually import eventually
 from tests.harness.tier import HOUR_MS, Tier, a_topic
-from tests.spark.commands import command, ended
+from tests.spark.commands import command, ended, traces_of_children
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 CANARY = "canary-of-a-secret"
 SECRETS = {
     "RSM_SECRET_KEY": CANARY,
     "RLMM_DATABASE_URL": f"postgresql://rlmm:{CANARY}@127.0.0.1:1/tier",
+    "AWS_SECRET_ACCESS_KEY": CANARY,
+    "AWS_SESSION_TOKEN": CANARY,
+    "PGPASSWORD": CANARY,
 }
-
-
-@pytest.fixture
-def events(tmp_path: Path) -> Path:
-    """The directory of Spark's event log, which the configuration in `tmp_path` turns on."""
-    directory = tmp_path / "events"
-    directory.mkdir()
-    settings = f"spark.eventLog.enabled true\nspark.eventLog.dir file:{directory}\n"
-    (tmp_path / "spark-defaults.conf").write_text(settings)
-    return directory
-
-
-def environments_of_children(pid: int) -> Iterator[bytes]:
-    for child in psutil.Process(pid).children(recursive=True):
-        with suppress(ProcessLookupError, FileNotFoundError):  # it has just ended
-            yield Path(f"/proc/{child.pid}/environ").read_bytes()
 
 
 def test_secrets_reach_no_process_and_no_file_of_spark(
@@ -55,9 +39,9 @@ def test_secrets_reach_no_process_and_no_file_of_spark(
     )
     with tier.held_up(tp):  # it has planned and waits to mark
         eventually(lambda: list(work.glob("*/plan")), deadline_ms=300_000)
-        found = list(environments_of_children(process.pid))
+        found = traces_of_children(process.pid)
     assert found
-    assert [environment for environment in found if CANARY.encode() in environment] == []
+    assert [name for name, content in found.items() if CANARY.encode() in content] == []
     swept = ended(process)
     assert swept.exit_code == 0, swept.stderr
     assert CANARY not in swept.stderr + str(swept.report)

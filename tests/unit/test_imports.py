@@ -10,6 +10,7 @@ from tests.shape import (
     closure_of,
     every_import_of,
     folder_imports,
+    lines_of,
     modules,
 )
 
@@ -48,6 +49,11 @@ NO_IO = (
     "concurrent",
     "sqlalchemy",
 )
+
+
+# A reader takes in a module at once. These list the methods of one contract, in one order.
+LONGEST_LINES = 600
+LONGER = {"services.api.remote_log_metadata_manager"}
 
 
 def owner_of(name: str) -> str | None:
@@ -147,3 +153,7 @@ def test_rlmm_starts_without_arrow() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "False"
+
+
+def test_no_module_is_too_long_to_read_at_once() -> None:
+    assert {name for name in modules() if lines_of(name) > LONGEST_LINES} == LONGER

@@ -78,7 +78,8 @@ def test_a_file_of_a_log_directory_is_refused_unread(
     tmp_path: Path, name: str, read: Callable[[Path], object]
 ) -> None:
     path = huge(tmp_path / name)
-    with little_memory(), pytest.raises(LogFileError, match=r"over \d+ bytes") as refused:
+    too_large = r"larger than the limit of \d+ bytes; the file is damaged"
+    with little_memory(), pytest.raises(LogFileError, match=too_large) as refused:
         read(path)
     assert refused.value.path == path
 
@@ -156,5 +157,9 @@ def test_an_index_that_never_ends_is_refused(tmp_path: Path) -> None:
 
     files = IndexFiles(IndexFileLimits(tmp_path))
     cache = RemoteIndexCache(cast(RemoteStorageManager, Endless()), MIB, files)
-    with pytest.raises(CorruptSegmentError, match="OFFSET index has over 268435456 bytes"):
+    too_large = (
+        "its OFFSET index is larger than 268435456 bytes, so it is damaged; "
+        f"run `sediment scrub --topic {TP.topic}`$"
+    )
+    with pytest.raises(CorruptSegmentError, match=too_large):
         cache.offset_index(segment(TP, 0))

@@ -10,8 +10,11 @@ from tests.shape import ROOT, every_import_of, modules
 NO_RETRIES = {
     "services.common.retry": "plans again",
     "services.rlm.retention.local_task": "searches for a segment that can be read",
+    "services.rsm.fetch": "reads an index in place of a reader that has left",
 }
 PAUSES = {"delay_s", "get_backoff_time", "sleep", "Retrying"}
+# Most modules have none of these words, and need not be parsed.
+WORDS = re.compile("|".join(["except", *PAUSES]))
 
 
 def documented_owners() -> set[str]:
@@ -33,10 +36,11 @@ def signs_of_retries(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def test_only_the_documented_owners_retry() -> None:
+    texts = {name: path.read_text() for name, path in modules().items()}
     found = {
         name
-        for name, path in modules().items()
-        if any(signs_of_retries(ast.parse(path.read_text())))
+        for name, text in texts.items()
+        if WORDS.search(text) and any(signs_of_retries(ast.parse(text)))
     }
     assert found - set(NO_RETRIES) == documented_owners()
 

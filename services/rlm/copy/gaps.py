@@ -97,9 +97,9 @@ class LossRecorder:
         if not found:
             return losses
         state = self.rlmm.partition_state(partition.topic_id_partition).value
-        under_way = [*elsewhere, *self._copied_by_others(tier, state.read_at_ms)]
+        active_copies = [*elsewhere, *self._copied_by_others(tier, state.read_at_ms)]
         for first, last in found:
-            refusal = _copied_yet(under_way, first, last)
+            refusal = _copied_yet(active_copies, first, last)
             refusal = refusal or self._still_had(state.report, leader_epoch, last)
             if not refusal and losses.failure is not None:
                 refusal = _text(losses.failure)
@@ -161,8 +161,8 @@ def _text(error: RemoteStorageError) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _copied_yet(under_way: Sequence[RemoteLogSegmentMetadata], first: int, last: int) -> str:
-    for segment in under_way:
+def _copied_yet(active_copies: Sequence[RemoteLogSegmentMetadata], first: int, last: int) -> str:
+    for segment in active_copies:
         if segment.start_offset <= last and first <= segment.end_offset:
             return (
                 f"broker {segment.broker_id} is copying offsets {segment.start_offset} to "
@@ -242,7 +242,7 @@ def end_dangling_copies(
         RemoteStorageError: if RLMM cannot list them.
     """
     own = [segment for segment in unfinished if is_attempt_of(broker_id, segment)]
-    elsewhere = copier.under_way_elsewhere(own)
+    elsewhere = copier.active_copies_elsewhere(own)
     ids = {segment.remote_log_segment_id for segment in elsewhere}
     dangling = [segment for segment in own if segment.remote_log_segment_id not in ids]
     refused: list[RemoteLogSegmentMetadata] = []

@@ -329,7 +329,7 @@ class SegmentCopier:
             with self._lock:
                 self._being_copied.remove(segment_id)
 
-    def under_way_elsewhere(
+    def active_copies_elsewhere(
         self, segments: Sequence[RemoteLogSegmentMetadata]
     ) -> list[RemoteLogSegmentMetadata]:
         """Return the copies of this broker that another process may be making.

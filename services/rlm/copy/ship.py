@@ -187,7 +187,7 @@ def ship(
         settings,
         progress or NoProgress(),
         cancelled or Event(),
-        _Patience(settings.retry_for_s),
+        _RetryDeadline(settings.retry_for_s),
     )
     chosen = [p for name, p in found.partitions.items() if not topics or name.topic in topics]
     chosen.sort(key=lambda p: (p.topic_id_partition.topic, p.topic_id_partition.partition))
@@ -206,7 +206,7 @@ class _Shipper:
     settings: ShipSettings
     progress: Progress
     cancelled: Event
-    patience: "_Patience"
+    retry_deadline: "_RetryDeadline"
 
     def ship(self, found: PartitionDir) -> PartitionShipReport:
         partition = new_partition(
@@ -234,13 +234,13 @@ class _Shipper:
             passes += 1
             if report.copied_segments:
                 failures = 0
-                self.patience.renew()
+                self.retry_deadline.renew()
             if not report.may_pass:
                 self._report(partition)
                 return total
             failures += 1
             wait_s = self.settings.backoff.delay_s(failures)
-            if not self.patience.lasts(wait_s) or self.cancelled.wait(wait_s):
+            if not self.retry_deadline.lasts(wait_s) or self.cancelled.wait(wait_s):
                 return total
 
     def _report(self, partition: Partition) -> None:
@@ -260,7 +260,7 @@ class _Shipper:
             )
 
 
-class _Patience:
+class _RetryDeadline:
     """The time limit that restarts with each success of any partition."""
 
     def __init__(self, for_s: float) -> None:

@@ -461,9 +461,11 @@ def _joined(chunks: Iterator[bytes], segment: RemoteLogSegmentMetadata, kind: In
     for chunk in chunks:
         size_bytes += len(chunk)
         if size_bytes > MAX_SIDE_FILE_BYTES:
+            name = segment.remote_log_segment_id
             raise CorruptSegmentError(
-                f"segment {segment.remote_log_segment_id}: its {kind.value} index has over "
-                f"{MAX_SIDE_FILE_BYTES} bytes, so it is none"
+                f"segment {name}: its {kind.value} index is larger than {MAX_SIDE_FILE_BYTES} "
+                f"bytes, so it is damaged; run `sediment scrub --topic "
+                f"{name.topic_id_partition.topic}`"
             )
         pieces.append(chunk)
     return b"".join(pieces)
@@ -513,7 +515,7 @@ def _check_times(data: bytes, last_relative_offset: int) -> None:
     before = (-1, -1)
     for entry in TIME_ENTRY.iter_unpack(data):
         if entry[0] < before[0] or entry[1] < before[1]:
-            raise ValueError(f"entry {entry} stands behind {before}")
+            raise ValueError(f"entry {entry} follows {before}; entries must ascend")
         before = entry[0], entry[1]
     if before[1] > last_relative_offset:
         raise ValueError(f"relative offset {before[1]} is beyond the segment")

@@ -208,8 +208,10 @@ class RemoteSegmentReader:
         """
         size = segment.segment_size_in_bytes
         if size < 0:
+            name = segment.remote_log_segment_id
             raise RemoteStorageError(
-                f"segment {segment.remote_log_segment_id} cannot be read: its metadata has no size"
+                f"segment {name} cannot be read: its metadata has no size; run `sediment scrub "
+                f"--topic {name.topic_id_partition.topic}`"
             )
         with self.acquire_slot():
             entry = self._cache.offset_index(segment).lookup(offset)

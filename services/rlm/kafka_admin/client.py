@@ -24,6 +24,7 @@ from services.api.ids import ZERO_UUID, TopicIdPartition
 from services.rlm.kafka_admin.cluster_view import (
     ClusterUnreachableError,
     ClusterView,
+    LogOffsets,
     NoPolicy,
     NoTopic,
     PartitionView,
@@ -178,6 +179,16 @@ def stable_offsets_of(
     Args:
         names: sorted.
     """
+    return _offsets_of(names, epochs, timeout_s, OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
+
+
+def _offsets_of(
+    names: Iterable[TopicIdPartition],
+    epochs: Mapping[TopicIdPartition, int],
+    timeout_s: float,
+    which: OffsetSpec,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> Any:
     topics = [
         _Topic(
             name=topic,
@@ -185,7 +196,7 @@ def stable_offsets_of(
                 _Topic.ListOffsetsPartition(
                     partition_index=name.partition,
                     current_leader_epoch=epochs[name],
-                    timestamp=OffsetSpec.LATEST,
+                    timestamp=which,
                 )
                 for name in some
             ],
@@ -194,7 +205,7 @@ def stable_offsets_of(
     ]
     return ListOffsetsRequest(
         replica_id=_NO_REPLICA,
-        isolation_level=IsolationLevel.READ_COMMITTED,
+        isolation_level=isolation,
         topics=topics,
         timeout_ms=int(timeout_s * 1000),
         min_version=_LEADER_EPOCHS_SINCE,
@@ -272,6 +283,32 @@ class KafkaAdmin:
         self, leader: int, epochs: Mapping[TopicIdPartition, int]
     ) -> Mapping[TopicIdPartition, int]:
         """Request offsets as in ClusterAdmin.stable_offsets; the last view has the address."""
+        with self._connected_to(leader) as broker:
+            answers = [
+                broker.ask(stable_offsets_of(some, epochs, self._timeout_s))
+                for some in batches(sorted(epochs), MAX_PARTITIONS_A_REQUEST)
+            ]
+            return stable_offsets(answers, epochs)
+
+    def log_offsets(
+        self, leader: int, epochs: Mapping[TopicIdPartition, int]
+    ) -> Mapping[TopicIdPartition, LogOffsets]:
+        """Request offsets as in ClusterAdmin.log_offsets; the last view has the address."""
+        with self._connected_to(leader) as broker:
+            starts, ends = (
+                stable_offsets(
+                    [
+                        broker.ask(_offsets_of(some, epochs, self._timeout_s, which))
+                        for some in batches(sorted(epochs), MAX_PARTITIONS_A_REQUEST)
+                    ],
+                    epochs,
+                )
+                for which in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+            )
+        return {name: LogOffsets(starts[name], ends[name]) for name in starts if name in ends}
+
+    @contextmanager
+    def _connected_to(self, leader: int) -> Iterator[BrokerConnection]:
         server = self._brokers.get(leader)
         if server is None:
             raise ClusterUnreachableError(
@@ -280,11 +317,7 @@ class KafkaAdmin:
         options = self._options()
         try:
             with connected(server, options, self._timeout_s) as broker:
-                answers = [
-                    broker.ask(stable_offsets_of(some, epochs, self._timeout_s))
-                    for some in batches(sorted(epochs), MAX_PARTITIONS_A_REQUEST)
-                ]
-            return stable_offsets(answers, epochs)
+                yield broker
         except Exception as e:  # the library documents no exceptions
             raise ClusterUnreachableError(f"{server}: {self._reason(e)}") from e
 

@@ -86,6 +86,19 @@ class PolicyView:
     cleanup_policies: Mapping[str, str | NoPolicy]
 
 
+@dataclass(frozen=True, slots=True)
+class LogOffsets:
+    """The bounds of a log, as consumers see them.
+
+    Attributes:
+        log_start_offset: the first offset in the tier or on the leader's disk.
+        high_watermark: exclusive.
+    """
+
+    log_start_offset: int
+    high_watermark: int
+
+
 class ClusterAdmin(Protocol):
     """The admin API of a cluster."""
 
@@ -124,5 +137,21 @@ class ClusterAdmin(Protocol):
 
         Raises:
             ClusterUnreachableError: if the broker did not answer, or was in no view yet.
+        """
+        ...
+
+    def log_offsets(
+        self, leader: int, epochs: Mapping[TopicIdPartition, int]
+    ) -> Mapping[TopicIdPartition, LogOffsets]:
+        """Request the log start and the high watermark of each of these partitions.
+
+        The requests are ListOffsets of the earliest and the latest offset, read_uncommitted.
+        Partitions without both answers are left out.
+
+        Args:
+            epochs: the leader epoch of the leader, by partition.
+
+        Raises:
+            ClusterUnreachableError: as for `stable_offsets`.
         """
         ...

@@ -85,7 +85,8 @@ def watched_after(
 
     Args:
         here: the topics whose logs are in the log directories. The broker removes the log of a
-            deleted topic, so these exist, whatever the answer is.
+            deleted topic, so these exist, whatever the answer is. Without log directories: the
+            topics that the cluster has by this view.
         view: None if the poll failed.
         now_s: monotonic seconds.
     """
@@ -128,16 +129,25 @@ class RecalledTopics:
 
     Args:
         most: the most topics to keep in memory and to request.
+        every_polls: read the topics again after so many polls; None to read them once.
     """
 
     def __init__(
-        self, rlmm: RemoteLogMetadataManager, cluster_id: str, most: int = MAX_RECALLED_TOPICS
+        self,
+        rlmm: RemoteLogMetadataManager,
+        cluster_id: str,
+        most: int = MAX_RECALLED_TOPICS,
+        every_polls: int | None = None,
     ) -> None:
         self._rlmm = rlmm
         self._cluster_id = cluster_id
         self._most = most
-        self._is_read = False
+        self._every_polls = every_polls
+        self._polls_until_read: int | None = 0
+        """None: never again."""
         self._known_since_ms: dict[TopicName, int] = {}
+        self._settled: set[TopicName] = set()
+        """Topics that were read before and have had their answer."""
         self._oldest_alive_ms: int | None = None
 
     @property
@@ -146,14 +156,24 @@ class RecalledTopics:
         return {topic.name for topic in self._known_since_ms}
 
     def read(self) -> None:
-        """Read the topics from RLMM, once.
+        """Read the topics from RLMM if it is time to; call it once per poll.
 
         Raises:
             RemoteStorageError: if RLMM did not return all of them.
         """
-        if not self._is_read:
-            self._known_since_ms = self._read()
-            self._is_read = True
+        if self._polls_until_read:
+            self._polls_until_read -= 1
+        elif self._polls_until_read == 0:
+            found = self._read()
+            self._settled &= found.keys()
+            self._known_since_ms = {
+                topic: since_ms for topic, since_ms in found.items() if topic not in self._settled
+            }
+            self._polls_until_read = self._every_polls
+
+    def alive(self, view: ClusterView) -> set[TopicName]:
+        """List the topics without an answer so far that the cluster has by this view."""
+        return {topic for topic in self._known_since_ms if is_there(topic, view)}
 
     def missing(self, view: ClusterView) -> set[TopicName]:
         """List the topics to watch from this view on.
@@ -165,11 +185,13 @@ class RecalledTopics:
             view: of this cluster.
         """
         known = self._known_since_ms
-        alive = [topic for topic in known if _is_there(topic, view)]
+        alive = self.alive(view)
+        self._settled |= alive
         for since_ms in [known.pop(topic) for topic in alive]:
             self._note_alive(since_ms)
         oldest = self._oldest_alive_ms
         found = {t for t, since_ms in known.items() if oldest is not None and since_ms >= oldest}
+        self._settled |= found
         for topic in found:
             del known[topic]
         # A topic without an answer may exist, and be older than the rest.
@@ -193,6 +215,7 @@ class RecalledTopics:
                 uuid_to_text(first.topic_id),
                 first.name,
             )
+        self._settled |= self._known_since_ms.keys()
         self._known_since_ms = {}
 
     def _read(self) -> dict[TopicName, int]:
@@ -217,7 +240,8 @@ class RecalledTopics:
         return found
 
 
-def _is_there(topic: TopicName, view: ClusterView) -> bool:
+def is_there(topic: TopicName, view: ClusterView) -> bool:
+    """Return whether the cluster has the topic, under its id."""
     answer = _answer(topic, view)
     return isinstance(answer, TopicView) and answer.topic_id == topic.topic_id
 

@@ -32,8 +32,10 @@ from services.rlm.kafka_admin.deleted_topics import (
     RecalledTopics,
     TopicName,
     confirmed,
+    is_there,
     watched_after,
 )
+from services.rlm.kafka_admin.polled_logs import Led, PolledLogs
 from services.rlm.kafka_log.log_dir import LogDirectories
 from services.rlm.scheduler import PassFailedError
 from services.workflows.deletion import batches
@@ -96,6 +98,20 @@ def led_epochs(applied: Roles, view: ClusterView, broker_id: int) -> dict[TopicI
     return led
 
 
+def led_by_brokers(topics: Iterable[TopicName], view: ClusterView) -> dict[TopicIdPartition, Led]:
+    """List the partitions of these topics that have a leader by `view`."""
+    led = {}
+    for topic in topics:
+        found = view.topics.get(topic.name)
+        if not isinstance(found, TopicView) or found.topic_id != topic.topic_id:
+            continue
+        for number, partition in found.partitions.items():
+            if partition.leader is not None and partition.leader_epoch is not None:
+                name = TopicIdPartition(topic.topic_id, topic.name, number)
+                led[name] = Led(partition.leader, partition.leader_epoch)
+    return led
+
+
 def _partition_of(view: ClusterView, name: TopicIdPartition) -> PartitionView | None:
     topic = view.topics.get(name.topic)
     if not isinstance(topic, TopicView) or topic.topic_id != name.topic_id:
@@ -132,7 +148,8 @@ class PolledCluster:
     """The cluster that a broker belongs to.
 
     Attributes:
-        registered_id: of the broker's log directories; answers of another cluster are refused.
+        registered_id: of the broker's log directories, or of RLM's settings without directories;
+            answers of another cluster are refused.
         confirm_s: how long the cluster must answer that a topic does not exist, before it counts as
             deleted.
     """
@@ -140,6 +157,10 @@ class PolledCluster:
     admin: ClusterAdmin
     registered_id: str
     confirm_s: float
+
+
+RECALL_EVERY_POLLS = 10
+"""Without log directories, RLMM alone knows which topics the cluster's brokers tier."""
 
 
 class PollObserver(Protocol):
@@ -155,11 +176,16 @@ class PollObserver(Protocol):
 class ClusterPoller:
     """Apply the roles that the cluster returns, and mark deleted topics.
 
+    Without log directories no partition has a role here: the poller only watches the topics that
+    RLMM knows as this cluster's, such as those that brokers tier through the plugin.
+
     Applied roles and known topics are kept in memory. After a restart the poller polls and counts
     again, and reads the earlier topics from RLMM.
 
     Args:
         clock: monotonic seconds.
+        polled_logs: reports the logs of the watched topics; None with log directories, whose
+            leaders report.
     """
 
     def __init__(
@@ -169,6 +195,7 @@ class ClusterPoller:
         roles: PollObserver,
         rlmm: RemoteLogMetadataManager,
         clock: Callable[[], float] = time.monotonic,
+        polled_logs: PolledLogs | None = None,
     ) -> None:
         self._cluster = cluster
         self._directories = directories
@@ -177,7 +204,10 @@ class ClusterPoller:
         self._clock = clock
         self._applied: dict[TopicIdPartition, LeadershipChange] = {}
         self._watched: dict[TopicName, Doubt | None] = {}
-        self._recalled = RecalledTopics(rlmm, cluster.registered_id)
+        every_polls = RECALL_EVERY_POLLS if directories.are_none else None
+        self._recalled = RecalledTopics(rlmm, cluster.registered_id, every_polls=every_polls)
+        self._registered_by = "RLM_CLUSTER_ID" if directories.are_none else "RLM_LOG_DIRS"
+        self._polled_logs = polled_logs
         self._not_seen: set[TopicName] = set()
         """Watched topics that were this cluster's by RLMM alone."""
 
@@ -198,7 +228,10 @@ class ClusterPoller:
             self._note(None, ())
             self._roles.note_stable_offsets({})
             raise
-        self._note(view, {_topic_of(name) for name in here})
+        if self._directories.are_none:
+            self._note(view, self._alive(view))
+        else:
+            self._note(view, {_topic_of(name) for name in here})
         refused = [*self._apply(here, view), *self._give_up_deleted()]
         unread, unasked = self._recall(), self._ask_stable_offsets(view)
         if refused:
@@ -207,6 +240,7 @@ class ClusterPoller:
             raise PassFailedError(f"cannot list this cluster's topics in RLMM: {unread}")
         if unasked is not None:
             raise PassFailedError(f"cannot read last stable offsets: {unasked}")
+        self._report_logs(view)
 
     def _ask(self, here: Collection[TopicIdPartition]) -> ClusterView:
         names = {name.topic for name in here} | {name.topic for name in self._applied}
@@ -218,8 +252,8 @@ class ClusterPoller:
             raise PassFailedError(f"cannot poll the cluster for leaders: {e}") from e
         if view.cluster_id != registered:
             raise PassFailedError(
-                f"RLM_BOOTSTRAP_SERVERS is of cluster {view.cluster_id}, RLM_LOG_DIRS of cluster "
-                f"{registered}; correct one of them"
+                f"RLM_BOOTSTRAP_SERVERS is of cluster {view.cluster_id}, "
+                f"{self._registered_by} of cluster {registered}; correct one of them"
             )
         return view
 
@@ -239,6 +273,20 @@ class ClusterPoller:
             self._roles.note_stable_offsets(offsets)
         return None
 
+    def _report_logs(self, view: ClusterView) -> None:
+        """Report the logs of the watched topics.
+
+        Raises:
+            PassFailedError: if not all were reported.
+        """
+        if self._polled_logs is None:
+            return
+        failures = self._polled_logs.report(led_by_brokers(self._watched, view))
+        if failures:
+            raise PassFailedError(
+                f"{len(failures)} failures while reporting brokers' logs; the first: {failures[0]}"
+            )
+
     def _note(self, view: ClusterView | None, here: Collection[TopicName]) -> None:
         missing = set() if view is None else self._recalled.missing(view) - self._watched.keys()
         self._not_seen |= missing
@@ -246,6 +294,11 @@ class ClusterPoller:
         registered = self._cluster.registered_id
         self._watched = watched_after(watched, here, view, registered, self._clock())
         self._not_seen &= self._watched.keys()
+
+    def _alive(self, view: ClusterView) -> set[TopicName]:
+        """List the topics to watch that the cluster has by this view."""
+        watched = {topic for topic in self._watched if is_there(topic, view)}
+        return watched | self._recalled.alive(view)
 
     def _recall(self) -> RemoteStorageError | None:
         """Read topics for the next poll, after this one's roles: RLMM may be slow to fail."""

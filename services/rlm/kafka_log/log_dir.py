@@ -268,6 +268,11 @@ class LogDirectories:
         self._problem_log.log("the log directories", self.problems)
 
     @property
+    def are_none(self) -> bool:
+        """Return whether RLM has no log directories at all."""
+        return not self._log_dirs
+
+    @property
     def partitions(self) -> Collection[TopicIdPartition]:
         return self._found.partitions
 
@@ -275,11 +280,13 @@ class LogDirectories:
         return self._found.partitions.get(name)
 
     def scan(self) -> None:
-        """Scan the directories again.
+        """Scan the directories again, if there are any.
 
         Raises:
             LogDirError: if none can be used now; the last result is kept.
         """
+        if self.are_none:
+            return
         with self._lock:
             try:
                 found = find_partitions(self._log_dirs, self._found)

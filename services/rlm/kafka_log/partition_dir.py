@@ -206,7 +206,9 @@ def read_side_file(path: Path, max_bytes: int = MAX_SIDE_FILE_BYTES) -> bytes | 
             return None
     if is_too_large or len(data) > max_bytes:
         raise LogFileError(
-            ProblemKind.UNREADABLE, path, f"over {max_bytes} bytes, so it is no such file"
+            ProblemKind.UNREADABLE,
+            path,
+            f"larger than the limit of {max_bytes} bytes; the file is damaged",
         )
     return data
 

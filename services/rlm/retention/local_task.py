@@ -196,7 +196,8 @@ def require_start_of_this_log(local: LocalPartition, log: LocalLog) -> None:
         path = local.found.path.parent / LOG_START_OFFSETS
         reason = (
             f"has log start {log.removed_before_offset} for {local.found.path.name}, which ends at "
-            f"offset {log.log_end_offset}: it is another log's; remove the line"
+            f"offset {log.log_end_offset}: the entry belongs to another log; remove that line from "
+            "the checkpoint"
         )
         raise LogFileError(ProblemKind.LOG_END_BELOW_LOG_START, path, reason)
 

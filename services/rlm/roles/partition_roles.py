@@ -10,7 +10,12 @@ from uuid import UUID
 
 from cachetools import LRUCache
 
-from services.api.errors import ConcurrentUpdateError, FencedLeaderEpochError, InvalidRequestError
+from services.api.errors import (
+    ConcurrentUpdateError,
+    FencedLeaderEpochError,
+    InvalidRequestError,
+    ThrottledError,
+)
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import (
     MAX_LEADERSHIP_CHANGES,
@@ -23,7 +28,7 @@ from services.api.remote_log_manager import (
     StopPartition,
     StopReason,
 )
-from services.rlm.kafka_log.log_dir import PartitionDir
+from services.rlm.kafka_log.log_dir import LogDirectories
 from services.rlm.partition import Leadership, Partition
 from services.rlm.roles.stopping import Disabling, Left, TierDeletion, outcome_of, take_steps
 from services.rlm.roles.tasks import PartitionTasks
@@ -89,24 +94,32 @@ _MAX_WITHOUT_ROLE = 10_000
 class PartitionRoles:
     """Keep the roles of partitions: those this broker leads or follows. Thread-safe.
 
+    A partition is proven once its folder was found here or RLMM lists it; before, its role has no
+    tasks, no reports and no metrics, because its caller may have invented it.
+
     Args:
-        folder_of: returns the folder of a partition's log; None if there is none.
+        directories: have the folders of the partitions' logs.
         made: makes a partition that is new here.
+        max_partitions: beyond it, a new partition needs a folder here.
     """
 
     def __init__(
         self,
         tasks: PartitionTasks,
         tier_deletion: TierDeletion,
-        folder_of: Callable[[TopicIdPartition], PartitionDir | None],
+        directories: LogDirectories,
         made: Callable[[TopicIdPartition], Partition],
+        max_partitions: int,
     ) -> None:
         self._tasks = tasks
         self._tier_deletion = tier_deletion
-        self._folder_of = folder_of
+        self._directories = directories
+        self._folder_of = directories.folder_of
         self._made = made
+        self._max_partitions = max_partitions
         self._lock = threading.Lock()
         self._partitions: dict[TopicIdPartition, Partition] = {}
+        self._unproven: set[TopicIdPartition] = set()
         # Described and read, but this broker neither leads nor follows them.
         self._without_role: LRUCache[TopicIdPartition, Partition] = LRUCache(_MAX_WITHOUT_ROLE)
         self._being_disabled: set[TopicIdPartition] = set()
@@ -129,39 +142,98 @@ class PartitionRoles:
         with self._lock:
             return list(self._partitions.values())
 
+    def proven(self) -> list[TopicIdPartition]:
+        """Return the partitions that have a role and are known to exist."""
+        with self._lock:
+            return [name for name in self._partitions if name not in self._unproven]
+
+    @property
+    def has_unproven(self) -> bool:
+        with self._lock:
+            return bool(self._unproven)
+
     def leaders(self) -> list[Partition]:
-        return [partition for partition in self.partitions() if partition.role.is_leader]
+        """Return the partitions that are led and proven."""
+        with self._lock:
+            return [
+                partition
+                for name, partition in self._partitions.items()
+                if partition.role.is_leader and name not in self._unproven
+            ]
 
     def look_for_folders(self) -> None:
         """Update the folders after a scan: a log may have come, moved or gone."""
         with self._lock:
             for name, partition in self._partitions.items():
                 partition.move_to(self._folder_of(name))
+            self._begin_proven(name for name in self._unproven if self._folder_of(name))
+            self._drop_false(self._true_names())
 
-    def require_one_name(self, names: Iterable[TopicIdPartition], field: str) -> None:
-        """Raise if a topic id has two names.
+    def prove(self, listed: Iterable[TopicIdPartition]) -> None:
+        """Begin the tasks of partitions that RLMM lists; drop roles under names it contradicts."""
+        with self._lock:
+            ids = {name.topic_id for name in self._unproven}
+        known = {name for name in listed if name.topic_id in ids}
+        with self._lock:
+            self._begin_proven(known & self._unproven)
+            self._drop_false({name.topic_id: name.topic for name in known} | self._true_names())
+
+    def _begin_proven(self, names: Iterable[TopicIdPartition]) -> None:
+        for name in list(names):
+            self._unproven.discard(name)
+            self._begin_again(name)
+
+    def _drop_false(self, true_names: Mapping[UUID, str]) -> None:
+        """Forget unproven partitions whose topic id has another name."""
+        unproven = self._unproven
+        false = [n for n in unproven if true_names.get(n.topic_id, n.topic) != n.topic]
+        for name in false:
+            unproven.discard(name)
+            del self._partitions[name]
+        if false:
+            _log.warning(
+                "dropped the roles of %d partitions, sent under false topic names; one is %s",
+                len(false),
+                false[0],
+            )
+
+    def _true_names(self) -> dict[UUID, str]:
+        """Return the names of topics by id, as folders here and proven partitions have them."""
+        proven = {n.topic_id: n.topic for n in self._partitions if n not in self._unproven}
+        return proven | {name.topic_id: name.topic for name in self._directories.partitions}
+
+    def false_names(
+        self, names: Sequence[TopicIdPartition], field: str
+    ) -> dict[TopicIdPartition, InvalidRequestError]:
+        """Return an error for each partition whose topic id is known to have another name.
+
+        An unproven partition contradicts none: its name may be the false one.
 
         Args:
             field: of the request, the list whose items have the names.
-
-        Raises:
-            InvalidRequestError: if it has another name here, or two among `names`.
         """
         with self._lock:
-            topics: dict[UUID, str] = {name.topic_id: name.topic for name in self._partitions}
-        for index, name in enumerate(names):
-            topic = topics.setdefault(name.topic_id, name.topic)
-            if topic != name.topic:
-                # Without the right name: the caller may not be allowed to use that topic.
-                raise InvalidRequestError(
-                    f"{field}[{index}].topic_id_partition.topic: {name} has the topic id of "
-                    "another topic; send its name"
-                )
+            true_names = self._true_names()
+        sent: dict[UUID, set[str]] = {}
+        for name in names:
+            sent.setdefault(name.topic_id, set()).add(name.topic)
+        return {
+            # Without the right name: the caller may not be allowed to use that topic.
+            name: InvalidRequestError(
+                f"{field}[{index}].topic_id_partition.topic: {name} has the topic id of another "
+                "topic; send its name"
+            )
+            for index, name in enumerate(names)
+            if self._folder_of(name) is None and not _is_only_name(name, true_names, sent)
+        }
 
     def apply(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:
         """Apply changes of roles, as in RemoteLogManager.on_leadership_change."""
         with self._lock:
-            return [self._apply(change) for change in delta.changes]
+            outcomes = [self._apply(change) for change in delta.changes]
+            if self._unproven:
+                self._drop_false(self._true_names())
+            return outcomes
 
     def stop(self, stops: PartitionStops) -> list[LifecycleOutcome]:
         """Stop partitions, as in RemoteLogManager.stop_partitions."""
@@ -226,12 +298,23 @@ class PartitionRoles:
                 known.role.leadership = leadership
                 return None
             self._tasks.end(name)
+        folder = self._folder_of(name)
+        if known is None and folder is None:
+            if len(self._partitions) >= self._max_partitions:
+                return ThrottledError(
+                    f"{name}: its log is not in RLM_LOG_DIRS, and {len(self._partitions)} "
+                    f"partitions have a role here (limit {self._max_partitions}); retry when the "
+                    "broker has created the log, or raise RLM_MAX_PARTITIONS"
+                )
+            self._unproven.add(name)
         partition = known or self._made(name)
-        partition.move_to(self._folder_of(name))
+        partition.move_to(folder)
         partition.take_role(leadership)
         self._partitions[name] = partition
         self._given_up.pop(name, None)
-        self._tasks.begin(partition)
+        if folder is not None:
+            self._unproven.discard(name)
+        self._begin_again(name)
         return None
 
     def _stale(self, name: TopicIdPartition, epoch: int | None) -> FencedLeaderEpochError | None:
@@ -289,8 +372,9 @@ class PartitionRoles:
 
     def _begin_again(self, name: TopicIdPartition) -> None:
         partition = self._partitions.get(name)
-        if partition is not None and not self._tasks.has(name):
-            self._tasks.begin(partition)
+        if partition is None or name in self._unproven or self._tasks.has(name):
+            return
+        self._tasks.begin(partition)
 
     def _finish_what_is_marked(self, name: TopicIdPartition) -> None:
         self._tier_deletion.require_nothing_left(name)
@@ -299,8 +383,17 @@ class PartitionRoles:
     def _give_up(self, stop: StopPartition, *, abandon_copy: bool) -> None:
         name = stop.topic_id_partition
         known = self._partitions.pop(name, None)
+        self._unproven.discard(name)
         leadership = None if known is None else known.role.leadership
         latest = self._given_up.get(name) if leadership is None else leadership.leader_epoch
         epochs = [epoch for epoch in (latest, stop.leader_epoch) if epoch is not None]
         self._given_up[name] = max(epochs, default=None)
         self._tasks.end(name, abandon_copy=abandon_copy)
+
+
+def _is_only_name(
+    name: TopicIdPartition, true_names: Mapping[UUID, str], sent: Mapping[UUID, Collection[str]]
+) -> bool:
+    """Return whether a topic id's name is true or, if that is unknown, the only one of the call."""
+    true_name = true_names.get(name.topic_id)
+    return len(sent[name.topic_id]) == 1 if true_name is None else true_name == name.topic

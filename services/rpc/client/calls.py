@@ -2,10 +2,10 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from threading import Event, Lock, Thread
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from uuid import uuid4
 
 import grpc
@@ -14,9 +14,11 @@ from services.api.calls import IN_PROCESS, current_call
 from services.api.errors import RetriableRemoteStorageError
 from services.common.retry import timely_rounds
 from services.rpc.client.channel import CHUNK_BYTES
-from services.rpc.statuses import Peer, map_rpc_errors
+from services.rpc.statuses import Peer, is_lost, map_rpc_errors
 
 REQUEST_ID_KEY = "x-request-id"
+
+Metadata: TypeAlias = list[tuple[str, str]]
 
 # gRPC requests the next message once all but 64 KiB of the last are on their way, and a peer that
 # reads nothing has room for "grpc.http2.lookahead_bytes".
@@ -274,12 +276,44 @@ class Unary(Protocol[Response_co]):
     def __call__(self, request: Any, /, *, timeout: float, metadata: Any) -> Response_co: ...
 
 
+# A repeat then finds the connection closed by the server that stops, and another one open.
+REPEAT_PAUSE_S = 0.05
+
+
 def call_once(
-    method: Unary[Response], request: object, peer: Peer | str, timeout_s: float = UNARY_TIMEOUT_S
+    method: Unary[Response],
+    request: object,
+    peer: Peer | str,
+    timeout_s: float = UNARY_TIMEOUT_S,
+    *,
+    is_idempotent: bool = True,
 ) -> Response:
-    """Call and wait for the response; raise the error's class of services.api.errors."""
+    """Call and wait for the response; raise the error's class of services.api.errors.
+
+    A call that was lost with its connection, or that a server ended because it stops, is repeated
+    once if it is idempotent.
+    """
+    metadata, ends_at = _call_metadata(), time.monotonic() + timeout_s
     with map_rpc_errors(peer):
-        return method(request, timeout=timeout_s, metadata=_call_metadata())
+        try:
+            return method(request, timeout=timeout_s, metadata=metadata)
+        except grpc.RpcError as e:
+            left_s = ends_at - time.monotonic() - REPEAT_PAUSE_S
+            if not is_idempotent or not is_lost(e) or left_s <= 0:
+                raise
+            lost = e
+        time.sleep(REPEAT_PAUSE_S)
+        with _still_open(lost):
+            return method(request, timeout=left_s, metadata=metadata)
+
+
+@contextmanager
+def _still_open(lost: grpc.RpcError) -> Iterator[None]:
+    """Raise `lost` if this client has closed the channel, which ended the first attempt too."""
+    try:
+        yield
+    except ValueError:
+        raise lost from None
 
 
 def call_with_stream(
@@ -327,27 +361,54 @@ def call_stream(
 ) -> Iterator[Any]:
     """Yield the messages of a server stream; leaving the iterator early cancels the call.
 
-    The call may last for as long as its reader wants.
+    The call may last for as long as its reader wants. It is repeated as call_once repeats calls
+    if it was lost before its first message.
 
     Raises:
         RetriableRemoteStorageError: the reader has waited for `timeout_s` for the next message, or
             for `queue_timeout_s` until the peer began to serve the call.
     """
+    metadata, began = _call_metadata(), False
     with map_rpc_errors(peer):
-        call: Any = method(request, metadata=_call_metadata())
-        read_idle_timeout = ReadIdleTimeout(call, timeout_s, queue_timeout_s)
         try:
-            TIMEOUT_WATCH.add(read_idle_timeout)
-            for message in call:
-                read_idle_timeout.end()
-                yield message
-                read_idle_timeout.begin()
-        except grpc.RpcError:
-            _raise_if(read_idle_timeout.cancel_reason, peer)
-            raise
-        finally:
-            TIMEOUT_WATCH.remove(read_idle_timeout)
-            call.cancel()
+            first = _messages(method, request, peer, timeout_s, queue_timeout_s, metadata)
+            with closing(first):
+                for message in first:
+                    began = True
+                    yield message
+            return
+        except grpc.RpcError as e:
+            if began or not is_lost(e):
+                raise
+            lost = e
+        time.sleep(REPEAT_PAUSE_S)
+        with _still_open(lost):
+            again = _messages(method, request, peer, timeout_s, queue_timeout_s, metadata)
+            yield from again
+
+
+def _messages(
+    method: Callable[..., Any],
+    request: object,
+    peer: Peer | str,
+    timeout_s: float,
+    queue_timeout_s: float,
+    metadata: Metadata,
+) -> Generator[Any, None, None]:
+    call: Any = method(request, metadata=metadata)
+    read_idle_timeout = ReadIdleTimeout(call, timeout_s, queue_timeout_s)
+    try:
+        TIMEOUT_WATCH.add(read_idle_timeout)
+        for message in call:
+            read_idle_timeout.end()
+            yield message
+            read_idle_timeout.begin()
+    except grpc.RpcError:
+        _raise_if(read_idle_timeout.cancel_reason, peer)
+        raise
+    finally:
+        TIMEOUT_WATCH.remove(read_idle_timeout)
+        call.cancel()
 
 
 def _raise_if(cancel_reason: str, peer: Peer | str) -> None:
@@ -356,7 +417,7 @@ def _raise_if(cancel_reason: str, peer: Peer | str) -> None:
         raise RetriableRemoteStorageError(f"{peer}: {cancel_reason}") from None
 
 
-def _call_metadata() -> list[tuple[str, str]]:
+def _call_metadata() -> Metadata:
     """Pass on the id of the served call, so that logs can be joined by it."""
     call = current_call()
     return [(REQUEST_ID_KEY, uuid4().hex if call is IN_PROCESS else call.request_id)]

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -12,8 +13,9 @@ from typing import Any, Self, TypeAlias, cast
 import grpc
 
 from services.api.errors import InvalidRequestError
-from services.common.client_security import ClientSecurity
+from services.common.client_security import ClientSecurity, each_address
 from services.common.secret_file import SecretFileError, read_secret
+from services.rpc.client.balanced import BalancedChannel
 from services.rpc.statuses import Peer
 from services.rpc.tls import POLL_INTERVAL_S, ReloadedTls, TlsFileError, TlsFiles, TlsMaterial
 
@@ -28,31 +30,67 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", CHUNK_BYTES),
 )
-_CLIENT_OPTIONS = (
+ChannelOptions: TypeAlias = tuple[tuple[str, int | str], ...]
+
+_CLIENT_OPTIONS: ChannelOptions = (
     *CHANNEL_OPTIONS,
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # By default gRPC waits up to two minutes between attempts.
+    # By default gRPC waits for a second after the first attempt, and up to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+# All addresses of a name get calls, and a lost connection is opened again without a call.
+_BALANCED_OPTIONS: ChannelOptions = (
+    *_CLIENT_OPTIONS,
+    ("grpc.service_config", '{"loadBalancingConfig": [{"round_robin": {}}]}'),
+    # A pod that is replaced has another address. By default gRPC asks every 30 s at most.
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
 )
 _log = logging.getLogger("sediment.rpc")
 
 
 def open_channel(address: str, security: ClientSecurity) -> grpc.Channel:
-    """Return a channel to HOST:PORT that connects when first used, and again after a break.
+    """Return a channel that connects when first used, and again after a break.
+
+    Args:
+        address: HOST:PORT, or several with commas between them. Calls go to all of them in turn,
+            and to all addresses of a host name.
 
     Raises:
         InvalidRequestError: a file of `security` cannot be used; names it.
     """
+    addresses = each_address(address)
+    if len(addresses) == 1:
+        return _open_one(addresses[0], security, is_balanced=not _is_of_one_machine(addresses[0]))
+    return cast(
+        grpc.Channel,
+        BalancedChannel([_open_one(each, security, is_balanced=True) for each in addresses]),
+    )
+
+
+def _open_one(address: str, security: ClientSecurity, *, is_balanced: bool) -> grpc.Channel:
+    options = _BALANCED_OPTIONS if is_balanced else _CLIENT_OPTIONS
     if security.ca is None:
-        return grpc.insecure_channel(address, options=_CLIENT_OPTIONS)
-    return cast(grpc.Channel, ReloadingChannel(address, security))
+        return grpc.insecure_channel(address, options=options)
+    return cast(grpc.Channel, ReloadingChannel(address, security, options))
+
+
+def _is_of_one_machine(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return True
 
 
 def peer_of(service: str, channel: grpc.Channel, address: str) -> Peer:
     """Describe the server of a channel that `open_channel` opened."""
     name = f"{service} at {address}"
     opened: object = channel
+    if isinstance(opened, BalancedChannel):
+        opened = opened.channels[0]
     if isinstance(opened, ReloadingChannel):
         hint = (
             "check that the server serves TLS here, trusts this client's certificate and has one "
@@ -112,7 +150,9 @@ class ReloadingChannel:
     New calls use a new channel; the old one is closed when its last call has ended.
     """
 
-    def __init__(self, address: str, security: ClientSecurity) -> None:
+    def __init__(
+        self, address: str, security: ClientSecurity, options: ChannelOptions = _CLIENT_OPTIONS
+    ) -> None:
         """Read the files.
 
         Raises:
@@ -120,6 +160,8 @@ class ReloadingChannel:
         """
         self.security = security
         self._address = address
+        self._options = options
+        self._subscribed: Any = None
         try:
             self._tls = ReloadedTls(TlsFiles(security.certificate, security.key, security.ca))
         except TlsFileError as e:
@@ -142,11 +184,15 @@ class ReloadingChannel:
         return _Stream(self, lambda channel: channel.stream_stream(method, *arguments, **options))
 
     def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
-        """Subscribe to the connectivity of the present channel."""
-        self._current.channel.subscribe(callback, try_to_connect)
+        """Subscribe to the connectivity of the newest channel; there is one subscriber."""
+        with self._lock:
+            self._subscribed = callback
+            self._current.channel.subscribe(callback, try_to_connect)
 
     def unsubscribe(self, callback: Any) -> None:
-        self._current.channel.unsubscribe(callback)
+        with self._lock:
+            self._subscribed = None
+            self._current.channel.unsubscribe(callback)
 
     def close(self) -> None:
         """Close every channel, which cancels its calls."""
@@ -175,6 +221,9 @@ class ReloadingChannel:
             if material is not self._current.material:
                 self._draining.append(self._current)
                 self._current = self._open(material)
+                if self._subscribed is not None:
+                    self._draining[-1].channel.unsubscribe(self._subscribed)
+                    self._current.channel.subscribe(self._subscribed, try_to_connect=True)
             current = self._current
             current.calls += 1
             method = current.methods.get(make)
@@ -197,7 +246,7 @@ class ReloadingChannel:
         if self._token is not None:
             token = grpc.metadata_call_credentials(self._token)
             credentials = grpc.composite_channel_credentials(credentials, token)
-        channel = grpc.secure_channel(self._address, credentials, options=_CLIENT_OPTIONS)
+        channel = grpc.secure_channel(self._address, credentials, options=self._options)
         return _Generation(channel, material)
 
 

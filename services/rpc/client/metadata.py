@@ -1,6 +1,6 @@
 """RemoteLogMetadataManager over gRPC."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from uuid import UUID
 
 import grpc
@@ -19,6 +19,7 @@ from services.api.partitions import (
     OffsetGap,
     PartitionReport,
     PartitionState,
+    PolledLog,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
@@ -48,6 +49,7 @@ from services.api.segments import (
     RemoteLogSegmentState,
 )
 from services.api.topic_config import RetentionOwner, StoredTopicConfig
+from services.api.watches import WatchedPartition, WatchUpdate
 from services.rpc.client.calls import UNARY_TIMEOUT_S, call_once, call_stream, call_with_stream
 from services.rpc.client.channel import peer_of
 from services.rpc.converters.partitions import (
@@ -60,10 +62,13 @@ from services.rpc.converters.partitions import (
     leadership_to_proto,
     object_deletion_to_proto,
     partition_page_from_proto,
+    polled_log_to_proto,
     report_outcome_from_proto,
     report_to_proto,
     state_from_proto,
     topic_config_from_proto,
+    watch_update_from_proto,
+    watched_to_proto,
 )
 from services.rpc.converters.segments import (
     add_outcome_from_proto,
@@ -97,6 +102,9 @@ from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
 BULK_TIMEOUT_S = 300.0
 """Of a batch, and of the wait for the next message of a stream: a sweep may take its time."""
+
+WATCH_TIMEOUT_S = 10.0
+"""The longest silence of a watch, which has a heartbeat each second."""
 
 ATTEMPTS_PER_LEASE = 6
 
@@ -271,7 +279,7 @@ class RemoteLogMetadataManagerClient:
             yield segment_batch_from_proto(response)
 
     def import_remote_log_segments(self, imports: Iterable[SegmentImport]) -> ImportedSegments:
-        """An import may take as long as it likes, each of its items BULK_TIMEOUT_S at most."""
+        """Import segments; only the wait for each outcome has a timeout, BULK_TIMEOUT_S."""
         method = self._stub.ImportRemoteLogSegments
         messages = map(import_to_proto, imports)
         return imported_from_proto(call_with_stream(method, messages, self._peer, BULK_TIMEOUT_S))
@@ -297,9 +305,12 @@ class RemoteLogMetadataManagerClient:
         )
         call_once(self._stub.OnStopPartitions, request, self._peer)
 
-    def report_partition_state(self, reports: Sequence[PartitionReport]) -> list[ReportOutcome]:
+    def report_partition_state(
+        self, reports: Sequence[PartitionReport], polled_logs: Sequence[PolledLog] = ()
+    ) -> list[ReportOutcome]:
         request = pb.ReportPartitionStateRequest(
-            reports=[report_to_proto(report) for report in reports]
+            reports=[report_to_proto(report) for report in reports],
+            polled_logs=[polled_log_to_proto(log) for log in polled_logs],
         )
         method = self._stub.ReportPartitionState
         reply = call_once(method, request, self._peer, BULK_TIMEOUT_S)
@@ -358,6 +369,15 @@ class RemoteLogMetadataManagerClient:
             partitions=[topic_id_partition_to_proto(tp) for tp in partitions]
         )
         return list(call_once(self._stub.GetPartitionRevisions, request, self._peer).revisions)
+
+    def watch_partitions(
+        self, partitions: Sequence[WatchedPartition]
+    ) -> Generator[WatchUpdate, None, None]:
+        request = pb.WatchPartitionsRequest(partitions=map(watched_to_proto, partitions))
+        method = self._stub.WatchPartitions
+        updates = call_stream(method, request, self._peer, WATCH_TIMEOUT_S, WATCH_TIMEOUT_S)
+        for response in updates:
+            yield watch_update_from_proto(response)
 
     def list_events(
         self, query: EventQuery, *, page_size: int = 0, page_token: str = ""
@@ -432,7 +452,9 @@ class RemoteLogMetadataManagerClient:
             expected_revision=expected_revision,
             context=context_to_proto(context),
         )
-        reply = call_once(self._stub.PutTopicConfig, request, self._peer)
+        # A repeat would find the revision that the first attempt made.
+        repeats = expected_revision is None
+        reply = call_once(self._stub.PutTopicConfig, request, self._peer, is_idempotent=repeats)
         return topic_config_from_proto(reply.config)
 
     def report_anomalies(self, anomalies: Sequence[Anomaly], run_id: str) -> None:
@@ -458,7 +480,14 @@ class RemoteLogMetadataManagerClient:
             deletions=[object_deletion_to_proto(each) for each in deletions],
             context=context_to_proto(context),
         )
-        reply = call_once(self._stub.RecordObjectDeletions, request, self._peer, BULK_TIMEOUT_S)
+        reply = call_once(
+            self._stub.RecordObjectDeletions,
+            request,
+            self._peer,
+            BULK_TIMEOUT_S,
+            # Without a request id, a repeat would record the deletions again.
+            is_idempotent=context.request_id is not None,
+        )
         return outcome_from_proto(reply.outcome)
 
 

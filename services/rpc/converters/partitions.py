@@ -18,6 +18,7 @@ from services.api.partitions import (
     PartitionEvent,
     PartitionReport,
     PartitionState,
+    PolledLog,
     SeenAnomaly,
 )
 from services.api.remote_log_metadata_manager import (
@@ -28,12 +29,14 @@ from services.api.remote_log_metadata_manager import (
 )
 from services.api.topic_config import StoredTopicConfig
 from services.api.validation import require, within
+from services.api.watches import ChangedSegment, PartitionUpdate, WatchedPartition, WatchUpdate
 from services.rpc.converters.shared import (
     anomaly_kind,
     items_from_proto,
     leader_epochs_from_proto,
     partition_delete_state,
     require_set,
+    segment_state,
     topic_id_partition_from_proto,
     topic_id_partition_to_proto,
 )
@@ -136,6 +139,63 @@ def indexed_partitions_from_proto(
     return items_from_proto(messages, field, topic_id_partition_from_proto)
 
 
+def watched_to_proto(watched: WatchedPartition) -> pb.WatchedPartition:
+    return pb.WatchedPartition(
+        topic_id_partition=topic_id_partition_to_proto(watched.topic_id_partition),
+        after_revision=watched.after_revision,
+    )
+
+
+def watched_from_proto(message: pb.WatchedPartition) -> WatchedPartition:
+    require_set(message, "topic_id_partition")
+    with within("topic_id_partition"):
+        tp = topic_id_partition_from_proto(message.topic_id_partition)
+    after_revision = message.after_revision if message.HasField("after_revision") else None
+    return WatchedPartition(tp, after_revision)
+
+
+def watch_update_to_proto(update: WatchUpdate) -> pb.WatchPartitionsResponse:
+    return pb.WatchPartitionsResponse(
+        partitions=[
+            pb.PartitionUpdate(
+                index=each.place,
+                revision=each.revision,
+                segments=[
+                    pb.ChangedSegment(
+                        segment_id=uuid_to_text(segment.id),
+                        state=segment_state.to_proto(segment.state),
+                    )
+                    for segment in each.segments
+                ],
+                everything=each.everything,
+            )
+            for each in update.partitions
+        ],
+        complete_through_ms=update.complete_through_ms,
+    )
+
+
+def watch_update_from_proto(message: pb.WatchPartitionsResponse) -> WatchUpdate:
+    return WatchUpdate(
+        tuple(
+            PartitionUpdate(
+                each.index,
+                each.revision,
+                tuple(
+                    ChangedSegment(
+                        uuid_from_text(segment.segment_id, "segment_id"),
+                        segment_state.from_proto(segment.state, "state"),
+                    )
+                    for segment in each.segments
+                ),
+                each.everything,
+            )
+            for each in message.partitions
+        ),
+        message.complete_through_ms,
+    )
+
+
 def gap_to_proto(gap: OffsetGap) -> pb.OffsetGap:
     return pb.OffsetGap(start_offset=gap.start_offset, end_offset=gap.end_offset, kind=gap.kind)
 
@@ -183,6 +243,35 @@ def reports_from_proto(messages: Sequence[pb.PartitionReport]) -> tuple[Partitio
     return items_from_proto(messages, "reports", report_from_proto)
 
 
+def polled_log_to_proto(log: PolledLog) -> pb.PolledLog:
+    return pb.PolledLog(
+        topic_id_partition=topic_id_partition_to_proto(log.topic_id_partition),
+        broker_id=log.broker_id,
+        leader_epoch=log.leader_epoch,
+        leader_epochs=_lineage_to_proto(log.lineage),
+        log_start_offset=log.log_start_offset,
+        high_watermark=log.high_watermark,
+    )
+
+
+def polled_log_from_proto(message: pb.PolledLog) -> PolledLog:
+    require_set(message, "topic_id_partition")
+    with within("topic_id_partition"):
+        tp = topic_id_partition_from_proto(message.topic_id_partition)
+    return PolledLog(
+        topic_id_partition=tp,
+        broker_id=message.broker_id,
+        leader_epoch=message.leader_epoch,
+        lineage=_lineage_from_proto(message.leader_epochs),
+        log_start_offset=message.log_start_offset,
+        high_watermark=message.high_watermark,
+    )
+
+
+def polled_logs_from_proto(messages: Sequence[pb.PolledLog]) -> tuple[PolledLog, ...]:
+    return items_from_proto(messages, "polled_logs", polled_log_from_proto)
+
+
 def state_to_proto(state: AtRevision[PartitionState]) -> pb.GetPartitionStateResponse:
     value = state.value
     message = pb.PartitionState(
@@ -193,6 +282,8 @@ def state_to_proto(state: AtRevision[PartitionState]) -> pb.GetPartitionStateRes
         read_at_ms=value.read_at_ms,
         gaps=[gap_to_proto(gap) for gap in value.gaps],
         highest_broker_leader_epoch=value.highest_broker_leader_epoch,
+        polled_log=polled_log_to_proto(value.polled_log) if value.polled_log else None,
+        polled_at_ms=value.polled_at_ms,
     )
     return pb.GetPartitionStateResponse(state=message, revision=state.revision)
 
@@ -208,6 +299,10 @@ def state_from_proto(message: pb.GetPartitionStateResponse) -> AtRevision[Partit
         read_at_ms=state.read_at_ms,
         gaps=tuple(gap_from_proto(gap) for gap in state.gaps),
         highest_broker_leader_epoch=state.highest_broker_leader_epoch if has_epoch else None,
+        polled_log=polled_log_from_proto(state.polled_log)
+        if state.HasField("polled_log")
+        else None,
+        polled_at_ms=state.polled_at_ms if state.HasField("polled_at_ms") else None,
     )
     return AtRevision(value, message.revision)
 

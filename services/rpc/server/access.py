@@ -9,22 +9,24 @@ from prometheus_client import Counter
 
 from services.api.errors import PermissionDeniedError, UnauthenticatedError
 from services.api.roles import PACKAGE, Roles, Rule, Topics, rule_of
+from services.api.watches import MAX_WATCHED
 from services.common.fair_queue import TokenBucket
 from services.common.reloaded_file import FileError, ReloadedFile
 from services.common.settings import ServiceSettings
-from services.rpc.server.identity import TokenVerifier, identity_of
+from services.rpc.server.identity import Caller, TokenVerifier, caller_of
 from services.rpc.server.policy import ALL_TOPICS, AllTopics, Policy, policy_file
 from services.rpc.server.request_scope import roles_of, topics_of
 
 DENIED_CALLS = Counter(
     "sediment_denied_calls",
     "Calls that were refused or ended because of their identity, by method and reason: "
-    "unauthenticated, role, topic, share (too many calls of one identity at once) or "
-    "policy_change (ended while it ran).",
+    "unauthenticated, role, topic, share (too many calls of one identity at once), "
+    "policy_change or token_expired (both ended while they ran).",
     ["method", "reason"],
 )
-# Import alone may ask for a topic with each message, which is checked then.
-_MOST_REMEMBERED = 1_000
+# The role alone, and as many topics as a watch may name, which lasts longer than the policy. Import
+# alone may ask for more, with each message, which is checked then.
+_MOST_REMEMBERED = 1 + MAX_WATCHED
 _MOST_RATES = 4_096
 _NOBODY = Rule(frozenset(), Topics.NONE)
 
@@ -34,15 +36,25 @@ class Permit:
 
     Attributes:
         identity: the caller.
+        expires_at_s: as of Caller.
         method: the method, as gRPC names it.
         rate: limits the bytes of the caller's streams; None if nothing does.
     """
 
-    __slots__ = ("_asked", "_checked", "_policy", "_rule", "identity", "method", "rate")
+    __slots__ = (
+        "_asked",
+        "_checked",
+        "_policy",
+        "_rule",
+        "expires_at_s",
+        "identity",
+        "method",
+        "rate",
+    )
 
     def __init__(
         self,
-        identity: str,
+        caller: Caller,
         method: str,
         policy: ReloadedFile[Policy],
         rate: TokenBucket | None = None,
@@ -52,7 +64,8 @@ class Permit:
         Raises:
             PermissionDeniedError: it has none, for any topic.
         """
-        self.identity = identity
+        self.identity = caller.identity
+        self.expires_at_s = caller.expires_at_s
         self.method = method
         self.rate = rate
         self._policy = policy
@@ -144,21 +157,21 @@ class Access:
         self._rates_lock = Lock()
         self._bytes_per_s = bytes_per_s
 
-    def identity_of(self, method: str, context: grpc.ServicerContext) -> str:
+    def caller_of(self, method: str, context: grpc.ServicerContext) -> Caller:
         """Return the caller.
 
         Raises:
             UnauthenticatedError: the call has no valid identity.
         """
         try:
-            return identity_of(context, self._tokens)
+            return caller_of(context, self._tokens)
         except UnauthenticatedError:
             DENIED_CALLS.labels(method, "unauthenticated").inc()
             raise
 
-    def permit(self, identity: str, method: str) -> Permit:
+    def permit(self, caller: Caller, method: str) -> Permit:
         """Allow a call; raises as Permit."""
-        return Permit(identity, method, self._policy, self._rate_of(identity))
+        return Permit(caller, method, self._policy, self._rate_of(caller.identity))
 
     def _rate_of(self, identity: str) -> TokenBucket | None:
         if not self._bytes_per_s:

@@ -136,7 +136,8 @@ class AdmissionQueue:
 
     A call enters before it gets a thread, in gRPC's own thread, and leaves when its thread is done:
     so a burst of calls costs no threads and no memory beyond the bound. Its identity is known only
-    in its thread, so a call waits for its turn there. Thread-safe.
+    in its thread: if there is room for other identities, a call waits for its turn there. Otherwise
+    it waits for a thread, which costs less. Thread-safe.
     """
 
     def __init__(
@@ -166,7 +167,7 @@ class AdmissionQueue:
         self._turns = FairQueue(f"{self._name} (limit {served})", served)
         self._of_identity: dict[str, _OfIdentity] = {}
         self._lock = Lock()
-        self.pool = ThreadPoolExecutor(places, kind)
+        self.pool = ThreadPoolExecutor(served if served == most else places, kind)
         self._places = Semaphore(places)
         self._idle_timeout_s = idle_timeout_s
         self._default_deadline_s = default_deadline_s
@@ -245,8 +246,8 @@ class AdmissionQueue:
             self._kept.append(context)
 
     def cancel_overdue(self, now: float) -> None:
-        """Cancel calls that are past their default deadline, whose peer is idle for too long, or
-        that the policy allows no longer.
+        """Cancel calls that are past their default deadline, whose peer is idle for too long, whose
+        token has expired, or that the policy allows no longer.
         """
         if now >= self._kept_until:
             self._kept, self._kept_until = [], now + KEPT_S
@@ -254,13 +255,28 @@ class AdmissionQueue:
             idle_s = now - served.waiting_since
             permit = served.permit
             if now > served.due_at:
-                served.cancel("no answer within the default deadline of calls that name none")
+                served.cancel(
+                    "the call set no deadline and exceeded the default (*_DEFAULT_DEADLINE_MS)"
+                )
             elif idle_s > self._idle_timeout_s:
                 served.cancel(f"the peer was idle for {idle_s:.1f} s")
-            elif permit is not None and not served.cancel_reason and not permit.is_valid():
-                DENIED_CALLS.labels(permit.method, "policy_change").inc()
-                served.code = grpc.StatusCode.PERMISSION_DENIED
-                served.cancel(f"the policy no longer allows this call to {permit.identity}")
+            elif permit is not None and not served.cancel_reason:
+                _cancel_if_not_valid(served, permit)
+
+
+def _cancel_if_not_valid(served: ServedCall, permit: Permit) -> None:
+    """Cancel a call whose token has expired or that the policy allows no longer.
+
+    The client retries it, and is refused by name or sends a newer token.
+    """
+    if time.time() > permit.expires_at_s:
+        DENIED_CALLS.labels(permit.method, "token_expired").inc()
+        served.code = grpc.StatusCode.UNAUTHENTICATED
+        served.cancel(f"the token of {permit.identity} has expired; send a new one")
+    elif not permit.is_valid():
+        DENIED_CALLS.labels(permit.method, "policy_change").inc()
+        served.code = grpc.StatusCode.PERMISSION_DENIED
+        served.cancel(f"the policy no longer allows this call to {permit.identity}")
 
 
 class Watchdog:

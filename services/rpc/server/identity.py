@@ -1,8 +1,10 @@
 """Find out who calls: by the client certificate, or by a Kubernetes service-account token."""
 
 import json
+import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,20 @@ _DNS_NAME = re.compile(r"[A-Za-z0-9_*.-]+")
 _SERVICE_ACCOUNT = re.compile(r"system:serviceaccount:[a-z0-9.-]+:[a-z0-9.-]+")
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a call, and how long that is certain.
+
+    Attributes:
+        identity: as the policy and the audit trail have it.
+        expires_at_s: when the caller's token is no longer accepted, Unix time; infinite for a
+            certificate, which TLS checks when a connection opens.
+    """
+
+    identity: str
+    expires_at_s: float = math.inf
+
+
 class TokenVerifier:
     """Verifies bearer tokens offline, with the keys of a JWKS file. Thread-safe."""
 
@@ -50,8 +66,8 @@ class TokenVerifier:
         self._issuer = issuer
         self._audience = audience
 
-    def identity_of(self, token: str) -> str:
-        """Return the identity of a valid token: system:serviceaccount:NAMESPACE:NAME.
+    def caller_of(self, token: str) -> Caller:
+        """Return the caller of a valid token: system:serviceaccount:NAMESPACE:NAME and its end.
 
         Raises:
             UnauthenticatedError: the token is not valid; the message says why, without the token.
@@ -69,12 +85,12 @@ class TokenVerifier:
                 leeway=_CLOCK_TOLERANCE_S,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
-            subject = str(claims["sub"])
+            subject, expires_at_s = str(claims["sub"]), float(claims["exp"])
         except Exception as e:  # noqa: BLE001 - a boundary: what breaks the verifier is not valid
             raise _invalid(_reason(e)) from None
         if not _SERVICE_ACCOUNT.fullmatch(subject) or len(subject) > MAX_IDENTITY_LENGTH:
             raise _invalid("is not of a service account")
-        return subject
+        return Caller(subject, expires_at_s + _CLOCK_TOLERANCE_S)
 
     def _key_of(self, token: str) -> jwt.PyJWK:
         """Return the key that the token names; the only one if it names none."""
@@ -125,8 +141,8 @@ def _key(entry: dict[str, Any]) -> jwt.PyJWK | None:
     return key if key.algorithm_name in ALGORITHMS else None
 
 
-def identity_of(context: grpc.ServicerContext, tokens: TokenVerifier | None) -> str:
-    """Return the identity of a call's client certificate, or else of its token.
+def caller_of(context: grpc.ServicerContext, tokens: TokenVerifier | None) -> Caller:
+    """Return the caller by a call's client certificate, or else by its token.
 
     Args:
         tokens: verifies tokens; None if this service takes none.
@@ -137,14 +153,14 @@ def identity_of(context: grpc.ServicerContext, tokens: TokenVerifier | None) -> 
     # Lists, whatever the stubs say.
     facts: Mapping[str, Any] = context.auth_context()
     if "x509_pem_cert" in facts:
-        return _of_certificate(facts)
+        return Caller(_of_certificate(facts))
     token = _bearer_token(context)
     if token is None or tokens is None:
         raise UnauthenticatedError(
             "the call has no identity: send a client certificate to the listen address, or a "
             "service-account token to the token listen address"
         )
-    return tokens.identity_of(token)
+    return tokens.caller_of(token)
 
 
 def _of_certificate(facts: Mapping[str, Any]) -> str:

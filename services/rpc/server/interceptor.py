@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from services.api.errors import (
 from services.rpc.client.calls import REQUEST_ID_KEY
 from services.rpc.server.access import Access
 from services.rpc.server.admission import AdmissionQueue, ServedCall
-from services.rpc.server.identity import ANONYMOUS, UNAUTHENTICATED
+from services.rpc.server.identity import ANONYMOUS, UNAUTHENTICATED, Caller
 from services.rpc.statuses import status_code, status_of
 
 RPC_SECONDS = Histogram(
@@ -53,14 +53,22 @@ class CallKinds:
     """The queue of each kind of call.
 
     A stream holds its thread for as long as its peer wants. Unary calls must not wait behind
-    streams, nor streams to clients behind streams from clients.
+    streams, nor streams to clients behind streams from clients. A watch is a stream to a client
+    that lasts for as long as both sides run.
+
+    Attributes:
+        watch_methods: the methods that are watches, as gRPC names them.
     """
 
     unary: AdmissionQueue
     streams_in: AdmissionQueue
     streams_out: AdmissionQueue
+    watches: AdmissionQueue
+    watch_methods: Collection[str] = ()
 
-    def of(self, handler: "Handler") -> AdmissionQueue:
+    def of(self, name: str, handler: "Handler") -> AdmissionQueue:
+        if name in self.watch_methods:
+            return self.watches
         if handler.response_streaming:
             return self.streams_out
         return self.streams_in if handler.request_streaming else self.unary
@@ -114,7 +122,7 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gene
         return method.serving if method.queue.try_enter() else method.refusing
 
     def _wrap(self, name: str, handler: "Handler") -> _Method:
-        queue, access = self._kinds.of(handler), self._access
+        queue, access = self._kinds.of(name, handler), self._access
         if handler.response_streaming:
             serving = grpc.stream_stream_rpc_method_handler(
                 _in_pool(_serve_stream_out(name, handler, queue, access), queue.pool),
@@ -238,14 +246,14 @@ def one_call(
     # gRPC does not know the peer of a call that is over.
     peer = context.peer()
     served = queue.start(context)
-    identity = ANONYMOUS
+    caller = Caller(ANONYMOUS)
     if access is not None:
         try:
-            identity = access.identity_of(method, context)
+            caller = access.caller_of(method, context)
         except UnauthenticatedError as e:
-            identity, refusal = UNAUTHENTICATED, e
+            caller, refusal = Caller(UNAUTHENTICATED), e
     call = Call(
-        identity,
+        caller.identity,
         _request_id(context),
         served.is_active,
         served.left_s,
@@ -258,8 +266,8 @@ def one_call(
             if refusal is not None:
                 raise refusal
             if access is not None:
-                served.permit = access.permit(identity, method)
-            with queue.turn_of(identity, method, served):
+                served.permit = access.permit(caller, method)
+            with queue.turn_of(caller.identity, method, served):
                 yield served
         except GeneratorExit:
             # The peer left while a stream was sent to it.

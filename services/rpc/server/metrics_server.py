@@ -17,7 +17,7 @@ from services.rpc.tls import ReloadedTls
 _log = logging.getLogger("sediment.tls")
 
 # A client that sends nothing would hold its thread.
-_SILENCE_TIMEOUT_S = 30.0
+_IDLE_TIMEOUT_S = 30.0
 
 MAX_CONNECTIONS = 64
 """Each has a thread and a file descriptor; a few scrapers need one each, for milliseconds."""
@@ -96,7 +96,7 @@ class _Server(ThreadingWSGIServer):
 
     def get_request(self) -> tuple[Any, Any]:
         connection, peer = super().get_request()
-        connection.settimeout(_SILENCE_TIMEOUT_S)
+        connection.settimeout(_IDLE_TIMEOUT_S)
         if self.contexts is not None:
             connection = self.contexts.context().wrap_socket(
                 connection, server_side=True, do_handshake_on_connect=False

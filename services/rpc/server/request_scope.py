@@ -30,7 +30,7 @@ def topics_of(rule: Rule, request: Any) -> "frozenset[str] | AllTopics":
 
 
 def roles_of(rule: Rule, request: Any) -> frozenset[Roles]:
-    """Return the sets of roles of which a grant must have one each for this request."""
+    """Return sets of roles; the caller needs one role of each set for this request."""
     narrowed = rule.by_value
     if narrowed is None:
         return frozenset((rule.roles,))

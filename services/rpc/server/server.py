@@ -7,9 +7,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 
 import grpc
@@ -40,6 +40,7 @@ CHECK_INTERVAL_S = 1.0
 
 # A check that takes longer counts as failed.
 CHECK_TIMEOUT_S = 5.0
+_FIRST_CHECK_ROUND_S = 0.1
 _log = logging.getLogger("sediment.server")
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -59,6 +60,9 @@ class Service:
         client_stream_threads: the most concurrent calls whose clients stream to us.
         stop_waiting: ends the waits of calls that outlasted the drain, and later waits as well;
             called once, before their threads are joined.
+        watch_methods: the methods, as gRPC names them, whose calls last until one side ends them.
+        watch_threads: the most concurrent calls of these methods.
+        end_watches: ends these calls, and later ones as well; called once, before the drain.
     """
 
     name: str
@@ -68,6 +72,9 @@ class Service:
     close: Callable[[], None]
     client_stream_threads: int = 8
     stop_waiting: Callable[[], None] = lambda: None
+    watch_methods: Collection[str] = ()
+    watch_threads: int = 1
+    end_watches: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,7 @@ class Threads:
     unary: int
     streams_in: int
     streams_out: int
+    watches: int = 1
 
 
 # A Watch occupies a thread for server streams for as long as it lasts.
@@ -112,6 +120,7 @@ def serve(service: Service, settings: ServiceSettings) -> None:
         # Started before the service, so that both end after it.
         health_servicer, health_address = _start_health(settings, cleanup)
         metrics_address = start_metrics(settings.metrics_address, cleanup, transport)
+        check = after_first(service.check, stopping)
         ports = start_grpc(service, settings, cleanup, transport)
         announcement = Announcement(
             service.name, ports.address, health_address, metrics_address, ports.tokens
@@ -122,7 +131,7 @@ def serve(service: Service, settings: ServiceSettings) -> None:
         # Modules and connections stay: the collector need not scan them again and again.
         gc.collect()
         gc.freeze()
-        watch_readiness(service.check, readiness, stopping)
+        watch_readiness(check, readiness, stopping)
         _log.info("stopping", extra={"service": service.name})
 
 
@@ -146,11 +155,16 @@ def start_grpc(
     """
     transport = transport or open_transport(settings)
     threads = Threads(
-        settings.unary_threads, service.client_stream_threads, settings.stream_threads
+        settings.unary_threads,
+        service.client_stream_threads,
+        settings.stream_threads,
+        service.watch_threads,
     )
     request_timeout_s = settings.default_deadline_ms / 1000
     access = open_access(settings)
-    server = _create_server(threads, request_timeout_s, settings, cleanup, access)
+    server = _create_server(
+        threads, request_timeout_s, settings, cleanup, access, service.watch_methods
+    )
     service.add_to(server)
     reflection.enable_server_reflection([service.full_name, reflection.SERVICE_NAME], server)
     ports = Ports(
@@ -160,6 +174,7 @@ def start_grpc(
     server.start()
     cleanup.callback(service.stop_waiting)
     cleanup.callback(lambda: _drain(server, settings.drain_timeout_ms / 1000))
+    cleanup.callback(service.end_watches)
     return ports
 
 
@@ -178,39 +193,41 @@ def _create_server(
     settings: ServiceSettings,
     cleanup: ExitStack,
     access: Access | None = None,
+    watch_methods: Collection[str] = (),
 ) -> grpc.Server:
     """Create a server.
 
     Args:
         request_timeout_s: how long unary calls may take to send their request.
         access: decides who may call what; None serves everyone.
+        watch_methods: as in Service.
     """
     idle_timeout_s = settings.stream_idle_timeout_ms / 1000
     share_percent = 100 if access is None else settings.share_percent
-    kinds = CallKinds(
-        AdmissionQueue(
-            "unary",
-            threads.unary,
-            WAITING_PER_UNARY_THREAD * threads.unary,
-            request_timeout_s,
-            settings.default_deadline_ms / 1000,
-            identity_share_percent=share_percent,
-        ),
-        *(
-            AdmissionQueue(
-                kind,
-                count,
-                WAITING_PER_STREAM_THREAD * count,
-                idle_timeout_s,
-                identity_share_percent=share_percent,
-            )
-            for kind, count in (
-                ("stream-in", threads.streams_in),
-                ("stream-out", threads.streams_out),
-            )
-        ),
+
+    def streams(kind: str, count: int, waiting_per_thread: int) -> AdmissionQueue:
+        waiting = waiting_per_thread * count
+        return AdmissionQueue(
+            kind, count, waiting, idle_timeout_s, identity_share_percent=share_percent
+        )
+
+    unary = AdmissionQueue(
+        "unary",
+        threads.unary,
+        WAITING_PER_UNARY_THREAD * threads.unary,
+        request_timeout_s,
+        settings.default_deadline_ms / 1000,
+        identity_share_percent=share_percent,
     )
-    queues = [kinds.unary, kinds.streams_in, kinds.streams_out]
+    kinds = CallKinds(
+        unary,
+        streams("stream-in", threads.streams_in, WAITING_PER_STREAM_THREAD),
+        streams("stream-out", threads.streams_out, WAITING_PER_STREAM_THREAD),
+        # No watch waits: a thread may not become free for days.
+        streams("watch", threads.watches, 0),
+        watch_methods,
+    )
+    queues = [kinds.unary, kinds.streams_in, kinds.streams_out, kinds.watches]
     # The watchdog runs until the last active call has ended.
     cleanup.enter_context(Watchdog(queues))
     for queue in queues:
@@ -223,9 +240,10 @@ def _create_server(
             *CHANNEL_OPTIONS,
             # Otherwise another process on the same port could answer for us.
             ("grpc.so_reuseport", 0),
-            # Our clients check every 30 s whether a quiet peer is still there. By default gRPC
-            # treats more than one check in five minutes as an attack, and closes the connection.
-            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+            # Pings are no attack. By default gRPC closes a connection after three in five minutes,
+            # and our clients send one every 30 s to a quiet peer; under a flood it cannot close,
+            # but makes an error and a GOAWAY for each ping, which costs ten times its answer.
+            ("grpc.http2.max_ping_strikes", 0),
             # Further calls of a connection wait at the peer, and cost nothing here.
             ("grpc.max_concurrent_streams", MAX_CALLS_OF_A_CONNECTION),
         ],
@@ -300,6 +318,31 @@ class Readiness:
         """Set readiness but not liveness: a draining process must not be killed."""
         self._health.set("", status)
         self._health.set(self._full_name, status)
+
+
+def after_first(check: Callable[[], None], stopping: threading.Event) -> Callable[[], None]:
+    """Run the first check, for up to CHECK_TIMEOUT_S, before the port opens; return later checks.
+
+    Clients call an endpoint once it is connected, and a service refuses calls until its first check
+    has passed. Later checks wait for the first one, and report the error if it persists.
+    """
+    ended = threading.Event()
+
+    def run() -> None:
+        with suppress(Exception):
+            check()
+        ended.set()
+
+    def later() -> None:
+        ended.wait()
+        check()
+
+    threading.Thread(target=run, name="first-check", daemon=True).start()
+    ends_at = time.monotonic() + CHECK_TIMEOUT_S
+    while not ended.wait(_FIRST_CHECK_ROUND_S) and not stopping.is_set():
+        if time.monotonic() > ends_at:
+            break
+    return later
 
 
 def watch_readiness(

@@ -57,8 +57,8 @@ def open_transport(settings: ServiceSettings) -> Transport:
     PLAINTEXT.set(0 if settings.has_tls else 1)
     if not settings.has_tls:
         _log.warning(
-            "serving without TLS: whoever reaches this port may read and delete everything; set "
-            "up certificates (docs/security.md)"
+            "serving without TLS: anyone who can reach this port may read and delete everything; "
+            "set up certificates (docs/security.md)"
         )
         return Transport(None, None, has_plain_metrics=True)
     certificate, key = settings.tls_certificate_file, settings.tls_key_file

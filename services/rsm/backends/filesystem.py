@@ -33,6 +33,9 @@ from services.rsm.backends.protocol import (
 _MARK = "~"
 # Longer than any of ours, and no part of a path.
 _UPLOAD_ID = re.compile(r"[0-9a-f]{1,64}")
+# Objects have records: nothing for all users of the machine. A group may read, for backups.
+_FILE_MODE = 0o640
+_DIRECTORY_MODE = 0o750
 _RETRIABLE_ERRNO = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ESTALE})
 
 
@@ -41,7 +44,8 @@ class FilesystemStorage:
 
     An object appears by rename or link, after its bytes and before its directory are synced to
     disk. It exists whole or not at all, and survives a crash once the write returns. An unfinished
-    object is the file <key>~<upload id> beside it. Directories are never removed.
+    object is the file <key>~<upload id> beside it. Directories are never removed. Only
+    RSM's user and group can read files and directories.
     """
 
     def __init__(self, root: Path) -> None:
@@ -82,8 +86,8 @@ class FilesystemStorage:
     def begin_upload(self, key: str) -> Upload:
         upload = Upload(key, secrets.token_hex(8))
         with self._errors(f"beginning {key}"):
-            self._path(key).parent.mkdir(parents=True, exist_ok=True)
-            self._aside(upload).touch(exist_ok=False)
+            self._make_directories(self._path(key).parent)
+            self._aside(upload).touch(_FILE_MODE, exist_ok=False)
         return upload
 
     def upload_part(self, upload: Upload, part: Part) -> UploadedPart:
@@ -176,6 +180,17 @@ class FilesystemStorage:
             aside.unlink()
             raise
         return aside
+
+    def _make_directories(self, folder: Path) -> None:
+        """Make a directory below the root, and those above it; the root itself must exist."""
+        if folder == self._root:
+            os.stat(folder)
+            return
+        try:
+            folder.mkdir(_DIRECTORY_MODE, exist_ok=True)
+        except FileNotFoundError:
+            self._make_directories(folder.parent)
+            folder.mkdir(_DIRECTORY_MODE, exist_ok=True)
 
     def _link(self, aside: Path, key: str) -> bool:
         """Link the object to the file written aside; return False if the object exists already."""

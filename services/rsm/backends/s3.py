@@ -21,7 +21,7 @@ from services.api.errors import (
     StoreAccessDeniedError,
     StoreNotFoundError,
 )
-from services.rsm.active_copies import Waiting
+from services.rsm.active_copies import Waiter
 from services.rsm.backends.protocol import (
     MAX_SMALL_OBJECT_BYTES,
     Part,
@@ -39,7 +39,7 @@ from services.rsm.backends.s3_http import (
     require_object,
     require_range,
 )
-from services.rsm.backends.s3_retry import Patience, Repeats, error_for, resumed, s3_errors
+from services.rsm.backends.s3_retry import Repeats, RequestTimeout, error_for, resumed, s3_errors
 from services.rsm.locations import Location
 from services.rsm.probe import REQUIRED, Capability, Step, StoreProbe
 
@@ -52,19 +52,19 @@ def http_pool(
     connect_timeout_ms: int,
     read_timeout_ms: int,
     retries: int,
-    waiting: Waiting,
+    waiter: Waiter,
 ) -> PoolManager:
     """Create the process's only pool of connections, which alone retries its requests.
 
     A request is retried at most `retries` times, with exponential back-off, while its caller waits:
     if no connection was made, or if its method is GET, HEAD, PUT or DELETE. A POST that begins or
     completes an upload is retried if the store is too busy (429, 503), never if the POST may have
-    worked, or deletes: ObjectDeletes retries deletes. `waiting` ends all retries when the service
+    worked, or deletes: ObjectDeletes retries deletes. `waiter` ends all retries when the service
     stops.
     """
     return BoundedPools(
         maxsize=connections,
-        timeout=Patience(connect_timeout_ms / 1000, read_timeout_ms / 1000, waiting),
+        timeout=RequestTimeout(connect_timeout_ms / 1000, read_timeout_ms / 1000, waiter),
         retries=Repeats(
             total=retries,
             # S3 stores do not redirect; the login page of a proxy would count as a response.
@@ -75,7 +75,7 @@ def http_pool(
             respect_retry_after_header=False,
             status_forcelist=(429, 500, 502, 503, 504),
             raise_on_status=False,
-            waiting=waiting,
+            waiter=waiter,
         ),
     )
 

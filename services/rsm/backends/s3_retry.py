@@ -25,7 +25,7 @@ from services.api.errors import (
     StoreAccessDeniedError,
     StoreNotFoundError,
 )
-from services.rsm.active_copies import Waiting
+from services.rsm.active_copies import Waiter
 from services.rsm.backends.protocol import CHUNK_BYTES, NoAnswerError
 from services.rsm.backends.s3_answers import UnusableAnswerError
 from services.rsm.deadline import left_s
@@ -53,12 +53,12 @@ class Repeats(Retry):
     timeout per retry.
     """
 
-    def __init__(self, *args: Any, waiting: Waiting, **named: Any) -> None:
+    def __init__(self, *args: Any, waiter: Waiter, **named: Any) -> None:
         super().__init__(*args, **named)
-        self._waiting = waiting
+        self._waiter = waiter
 
     def new(self, **named: Any) -> Self:
-        return super().new(waiting=self._waiting, **named)
+        return super().new(waiter=self._waiter, **named)
 
     def increment(
         self,
@@ -79,8 +79,8 @@ class Repeats(Retry):
         left = super().increment(method, url, response, error, _pool, _stacktrace)
         is_active = current_call().is_active
         with suppress(RetriableRemoteStorageError):  # The reason is raised below.
-            self._waiting.until(self._waiting.now() + left.get_backoff_time(), is_active)
-        if self._waiting.is_closed():
+            self._waiter.until(self._waiter.now() + left.get_backoff_time(), is_active)
+        if self._waiter.is_closed():
             raise GivenUpError(_pool, url, error, "the service is stopping")
         if not is_active():
             raise GivenUpError(_pool, url, error, "the client has left")
@@ -135,18 +135,18 @@ def resumed(
             body.close()
 
 
-class Patience(Timeout):
+class RequestTimeout(Timeout):
     """A Timeout that is no longer than the time left to a clean-up."""
 
-    def __init__(self, connect_s: float, read_s: float, waiting: Waiting) -> None:
+    def __init__(self, connect_s: float, read_s: float, waiter: Waiter) -> None:
         super().__init__(connect=connect_s, read=read_s)
         self._connect_s = connect_s
         self._read_s = read_s
-        self._waiting = waiting
+        self._waiter = waiter
 
     def clone(self) -> Timeout:
         """Return the timeouts of one request."""
-        most_s = max(left_s(self._waiting), _SHORTEST_S)
+        most_s = max(left_s(self._waiter), _SHORTEST_S)
         return Timeout(
             connect=min(self._connect_s, most_s),
             read=min(self._read_s, most_s),

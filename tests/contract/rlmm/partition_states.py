@@ -13,7 +13,7 @@ from services.api.errors import (
 )
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.partitions import NOTHING_COPIED, PartitionReport, PartitionState
+from services.api.partitions import NOTHING_COPIED, PartitionReport, PartitionState, PolledLog
 from services.api.remote_log_metadata_manager import (
     MAX_REPORTS,
     PartitionLeadership,
@@ -56,6 +56,18 @@ def report_of(tp: TopicIdPartition, number: int = 1, **fields: Any) -> Partition
     return PartitionReport(tp, report_number=number, **values)
 
 
+def polled(tp: TopicIdPartition, **fields: Any) -> PolledLog:
+    values: dict[str, Any] = {
+        "broker_id": BROKER,
+        "leader_epoch": 3,
+        "lineage": lineage((0, 0), (2, 50)),
+        "log_start_offset": 40,
+        "high_watermark": 90,
+        **fields,
+    }
+    return PolledLog(tp, **values)
+
+
 def taken(rlmm: RemoteLogMetadataManager, report: PartitionReport) -> PartitionState:
     [outcome] = rlmm.report_partition_state([report])
     if isinstance(outcome, Exception):
@@ -73,6 +85,42 @@ class Reports(RlmmContractPart):
         assert found.value == PartitionState(read_at_ms=found.value.read_at_ms)
         assert found.value.read_at_ms > 0
         assert found.value.report_age_ms is None
+
+    def test_a_polled_log_is_shown_and_changes_nothing_else(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        finished(rlmm, tp, 0, 9)
+        before = rlmm.partition_state(tp)
+        log = polled(tp)
+        assert rlmm.report_partition_state([], [log]) == []
+        found = rlmm.partition_state(tp)
+        assert (found.value.polled_log, found.revision) == (log, before.revision)
+        assert (found.value.report, found.value.lineage) == (None, Lineage())
+        assert found.value.highest_broker_leader_epoch == before.value.highest_broker_leader_epoch
+        assert found.value.polled_at_ms is not None
+        assert found.value.polled_at_ms <= found.value.read_at_ms
+
+    def test_a_polled_log_of_an_earlier_leader_is_ignored(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        finished(rlmm, tp, 0, 9)
+        later = polled(tp, leader_epoch=4)
+        for log in (later, polled(tp)):
+            rlmm.report_partition_state([], [log])
+        assert rlmm.partition_state(tp).value.polled_log == later
+
+    def test_a_polled_log_makes_no_partition_known(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        rlmm.report_partition_state([], [polled(tp)])
+        with pytest.raises(RemoteResourceNotFoundError):
+            rlmm.partition_state(tp)
+
+    def test_too_many_polled_logs_are_refused(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        with pytest.raises(InvalidRequestError, match="polled_logs"):
+            rlmm.report_partition_state([], [polled(tp)] * (MAX_REPORTS + 1))
 
     def test_a_report_makes_the_partition_known_and_is_its_state(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition

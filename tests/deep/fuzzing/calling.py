@@ -11,6 +11,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc import status_pb2
 from grpc_status import rpc_status
 
+from tests.harness.every_rpc import ENDLESS
 from tieredstorage.v1 import remote_log_manager_pb2 as log_pb
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as metadata_pb
 from tieredstorage.v1 import remote_storage_manager_pb2 as storage_pb
@@ -56,7 +57,11 @@ def _call(channel: grpc.Channel, method: MethodDescriptor, requests: Sequence[by
     sent = iter(requests) if method.client_streaming else requests[0]
     try:
         answered = _callable(channel, method)(sent, timeout=_DEADLINE_S)
-        responses = tuple(answered) if method.server_streaming else (answered,)
+        if method.name in ENDLESS:
+            responses: tuple[Message, ...] = (next(answered),)
+            answered.cancel()
+        else:
+            responses = tuple(answered) if method.server_streaming else (answered,)
     except grpc.RpcError as e:
         failed: Any = e  # a grpc.Call, which its type does not say
         return Answer(failed.code(), said=failed.details(), status=rpc_status.from_call(failed))

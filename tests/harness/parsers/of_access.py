@@ -10,7 +10,7 @@ from services.api.errors import UnauthenticatedError
 from services.api.roles import Role
 from services.common.reloaded_file import FileError
 from services.local.certificates import CertificateAuthority
-from services.rpc.server.identity import TokenVerifier, identity_of
+from services.rpc.server.identity import TokenVerifier, caller_of
 from services.rpc.server.policy import ALL_TOPICS, parse_policy
 from services.rpc.tls import TlsFileError, TlsFiles, read_tls
 from tests.harness.parsers.target import Target, written
@@ -58,7 +58,7 @@ def _read_keys(data: bytes) -> None:
     verifier = TokenVerifier(written(data, "jwks"), ISSUER, AUDIENCE)
     for token in (_token(), "", "a.b.c"):
         try:
-            verifier.identity_of(token)
+            verifier.caller_of(token)
         except UnauthenticatedError:
             continue
 
@@ -69,7 +69,7 @@ def _token() -> str:
 
 
 def _read_token(data: bytes) -> None:
-    found = _verifier().identity_of(data.decode("utf-8", "replace"))
+    found = _verifier().caller_of(data.decode("utf-8", "replace")).identity
     # Base64 has spare bits: other texts may be the same token, but none is of another identity.
     assert found == account("a", "b")
 
@@ -88,7 +88,7 @@ def _read_names(data: bytes) -> None:
     """Take the first line as URI, the second as DNS name, and so on."""
     lines = data.split(b"\n")
     call: Any = _Call(lines[::2], lines[1::2])
-    found = identity_of(call, None)
+    found = caller_of(call, None).identity
     assert found.isascii()
     assert found.isprintable()
     assert " " not in found

@@ -1,11 +1,14 @@
 """Test how `sediment fetch` reads batches that cannot be decoded: by name, and on to the next."""
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from typing import cast
 from uuid import UUID
 
 import pytest
+import zstandard
+from kafka.record.util import encode_varint
 
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.remote_log_manager import (
@@ -19,9 +22,10 @@ from services.api.remote_log_manager import (
     RemoteLogManager,
 )
 from services.cli.output import print_table, print_traceback
+from services.cli.records import MAX_RECORD_HEADERS
 from services.common.inflate import Codec
 from services.rlm.servicer import RemoteLogManagerServicer
-from tests.harness.bombs import COMPRESSED, batch_of, bomb, honest_batch
+from tests.harness.bombs import COMPRESSED, batch_of, bomb, honest_batch, record_of_headers
 from tests.harness.grpc_server import served
 from tests.harness.sediment_command import Completed, sediment
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
@@ -86,6 +90,52 @@ def test_a_batch_that_inflates_to_gibibytes_is_named_and_the_next_is_read(
     assert line.startswith(f"clicks-0: batch at offset 0 to 0 ({codec.name.lower()}, ")
     assert "inflates to more than the limit of 67108864 bytes" in line
     assert "raise --max-batch-bytes" in line
+
+
+def test_a_record_of_millions_of_headers_is_named_and_the_next_batch_is_read(
+    rlm: tuple[OneLog, str],
+) -> None:
+    inflated = record_of_headers(0) + record_of_headers(4 * MIB)
+    data = zstandard.ZstdCompressor().compress(inflated)
+    assert len(data) < MIB // 100
+    log = batch_of(Codec.ZSTD, data, 0, records=2) + honest_batch(2, [b"after"])
+    tracemalloc.start()
+    try:
+        done = fetched(rlm, log, 3, "-o", "json")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert done.returncode == 1
+    assert [json.loads(line)["value"] for line in done.stdout.splitlines()] == ["after"]
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("clicks-0: batch at offset 0 to 1 (zstd, ")
+    assert "a record has 4194304 headers, more than the limit of 10000; skipped" in line
+    assert peak_bytes < 8 * len(inflated)
+
+
+def test_a_record_may_have_headers_up_to_the_limit(rlm: tuple[OneLog, str]) -> None:
+    for count, exit_code in ((MAX_RECORD_HEADERS, 0), (MAX_RECORD_HEADERS + 1, 1)):
+        log = batch_of(Codec.NONE, record_of_headers(count), 0)
+        done = fetched(rlm, log, 1, "-o", "json")
+        assert done.returncode == exit_code, done.stderr
+    log = batch_of(Codec.NONE, record_of_headers(MAX_RECORD_HEADERS), 0)
+    (printed,) = fetched(rlm, log, 1, "-o", "json").stdout.splitlines()
+    assert len(json.loads(printed)["headers"]) == MAX_RECORD_HEADERS
+
+
+@pytest.mark.parametrize("length", [-1, 0, 3, 2**40])
+def test_the_check_of_headers_ends_at_a_wrong_length(rlm: tuple[OneLog, str], length: int) -> None:
+    record = encoded(length) + b"\0\0\0\1\1\0" + record_of_headers(3)
+    done = fetched(rlm, batch_of(Codec.NONE, record, 0, records=2), 2)
+    assert done.returncode == 1
+    assert "cannot be decoded" in done.stderr
+
+
+def encoded(number: int) -> bytes:
+    """Return a number as a varint."""
+    written = bytearray()
+    encode_varint(number, written.append)
+    return bytes(written)
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)

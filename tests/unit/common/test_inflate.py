@@ -1,6 +1,8 @@
 """Test that compressed data is inflated up to a limit, and that memory stays within it."""
 
 import gzip
+import subprocess
+import sys
 import tracemalloc
 
 import lz4.frame
@@ -48,6 +50,46 @@ def test_two_gibibytes_are_refused_within_the_memory_of_the_limit(codec: Codec) 
     finally:
         tracemalloc.stop()
     assert peak_bytes < DEFAULT_LIMIT_BYTES + len(data) + 8 * MIB
+
+
+# Codecs allocate in C, too, which tracemalloc does not see. The system limits all of it.
+_WITHIN_ADDRESS_SPACE = """
+import resource, sys
+from pathlib import Path
+from services.common.inflate import DEFAULT_LIMIT_BYTES, Codec, InflatedTooLargeError, inflate
+from tests.harness.bombs import bomb
+codec = Codec(int(sys.argv[1]))
+data = bomb(codec)
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+most = pages * resource.getpagesize() + int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+try:
+    inflate(codec, data, int(sys.argv[3]) or DEFAULT_LIMIT_BYTES)
+except InflatedTooLargeError:
+    print("too large")
+"""
+
+
+def inflated_in_a_child(codec: Codec, limit_bytes: int = 0) -> subprocess.CompletedProcess[str]:
+    """Inflate 2 GiB up to a limit (0: the default) in a process with little address space."""
+    most = DEFAULT_LIMIT_BYTES + 32 * MIB
+    return subprocess.run(
+        [sys.executable, "-c", _WITHIN_ADDRESS_SPACE, *map(str, (int(codec), most, limit_bytes))],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_two_gibibytes_are_refused_within_the_address_space_of_the_limit(codec: Codec) -> None:
+    done = inflated_in_a_child(codec)
+    assert done.stdout == "too large\n", done.stderr[-500:]
+
+
+def test_more_than_the_limit_does_not_fit_into_that_address_space() -> None:
+    assert "MemoryError" in inflated_in_a_child(Codec.ZSTD, 1024 * MIB).stderr
 
 
 def test_blocks_of_snappy_are_counted_together() -> None:

@@ -200,10 +200,64 @@ def test_a_state_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         running_stack(tmp_path)
 
 
-@pytest.mark.parametrize("below", ["file", "file/data", "nowhere"])
+@pytest.fixture
+def forged(tmp_path: Path) -> Path:
+    """The state of a stack that is believed as it is."""
+    directory = tmp_path / "sediment"
+    directory.mkdir()
+    write_state(directory, ENDPOINTS)
+    assert running_stack(directory) == ENDPOINTS
+    return directory
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("name", [".", "stack.json", "stack.pid"])
+def test_the_state_of_another_user_is_not_believed(forged: Path, name: str) -> None:
+    path = forged / name
+    os.chown(path, 4_000, 4_000)
+    with pytest.raises(DataDirectoryError, match=f"{path} belongs to another user .uid 4000, "):
+        running_stack(forged)
+
+
+@pytest.mark.parametrize("name", [".", "stack.json", "stack.pid"])
+def test_a_state_behind_a_symbolic_link_is_not_believed(forged: Path, name: str) -> None:
+    path, real = forged / name, forged.parent / "real"
+    path.rename(real)
+    path.symlink_to(real)
+    with pytest.raises(DataDirectoryError, match=f"{path} is a symbolic link"):
+        running_stack(forged)
+
+
+def test_a_state_that_is_a_fifo_blocks_no_command(forged: Path) -> None:
+    (forged / "stack.json").unlink()
+    os.mkfifo(forged / "stack.json")
+    with pytest.raises(DataDirectoryError, match=r"stack\.json is damaged"):
+        running_stack(forged)
+
+
+def test_no_stack_runs_on_a_directory_or_lock_behind_a_symbolic_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    for target in ("elsewhere", "gone"):
+        link = tmp_path / f"to-{target}"
+        link.symlink_to(tmp_path / target)
+        refused = pytest.raises(DataDirectoryError, match=f"{link} is a symbolic link")
+        with refused, locked(link, fresh=False):
+            pass
+        assert not [*(tmp_path / "elsewhere").iterdir()]
+    with locked(tmp_path / "data", fresh=False):
+        pass
+    other = tmp_path / "other"
+    other.write_text("content")
+    (tmp_path / "data" / "lock").unlink()
+    (tmp_path / "data" / "lock").symlink_to(other)
+    with pytest.raises(DataDirectoryError), locked(tmp_path / "data", fresh=False):
+        pass
+    assert other.read_text() == "content"
+
+
+@pytest.mark.parametrize("below", ["file", "file/data"])
 def test_a_path_that_can_be_no_directory_is_named(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").touch()
-    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
     refused = pytest.raises(DataDirectoryError, match=f"{tmp_path / below} cannot be used: ")
     with refused, locked(tmp_path / below, fresh=False):
         pass

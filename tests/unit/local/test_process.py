@@ -56,6 +56,13 @@ def children(tmp_path: Path) -> Iterator[Children]:
     children.end()
 
 
+def test_only_this_user_can_read_what_a_child_writes(children: Children, tmp_path: Path) -> None:
+    (tmp_path / "child.log").touch(0o644)
+    child = children.ready(WAITS)
+    for path in (child.log_path, child.stdout_path):
+        assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_child_ends_on_sigterm(children: Children) -> None:
     child = children.ready(WAITS)
     child.stop(grace_s=10)

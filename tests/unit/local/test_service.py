@@ -91,14 +91,16 @@ def test_a_setting_reaches_only_the_service_of_its_prefix() -> None:
     assert settings_of("rlmm", settings) == {"RLMM_DATABASE_POOL_SIZE": "4"}
 
 
-def test_services_inherit_the_environment_but_no_other_services_settings(tmp_path: Path) -> None:
+def test_services_inherit_the_environment_but_no_settings_and_no_secrets(tmp_path: Path) -> None:
     show = "from services.local.stack import own_environment\nprint(sorted(own_environment({})))"
-    environment = own_environment({"RSM_BUCKET": "of another RSM", "KEPT": "1"})
+    secrets = {"AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": "t", "PGPASSWORD": "p"}
+    environment = own_environment({"RSM_BUCKET": "of another RSM", "KEPT": "1", **secrets})
     done = subprocess.run(
         [sys.executable, "-c", show], env=environment, capture_output=True, text=True, check=True
     )
     assert "'KEPT'" in done.stdout
-    assert "RSM_BUCKET" not in done.stdout
+    for name in ("RSM_BUCKET", *secrets):
+        assert name not in done.stdout
 
 
 def test_log_directories_are_given_as_absolute_paths() -> None:

@@ -20,7 +20,12 @@ from services.rlm.kafka_admin.client import (
     MAX_TOPICS_A_REQUEST,
     KafkaAdmin,
 )
-from services.rlm.kafka_admin.cluster_view import ClusterUnreachableError, ClusterView, TopicView
+from services.rlm.kafka_admin.cluster_view import (
+    ClusterUnreachableError,
+    ClusterView,
+    LogOffsets,
+    TopicView,
+)
 from services.rlm.kafka_admin.security import KafkaSecurity, SecurityProtocol
 from tests.harness.metadata_broker import (
     Lists,
@@ -184,6 +189,18 @@ def test_a_broker_returns_no_offset_of_what_it_does_not_lead_in_that_epoch() -> 
     with listing(lambda topic, number: answers[topic]) as (_, asking):
         found = asking.stable_offsets(0, dict.fromkeys(TOPICS, 4))
     assert {name.topic: offset for name, offset in found.items()} == {"clicks": 7}
+
+
+def test_the_leader_is_asked_for_the_log_start_and_the_high_watermark_in_batches() -> None:
+    partitions = MAX_PARTITIONS_A_REQUEST // len(TOPICS) + 1
+    names = {TopicIdPartition(t.topic_id, t.topic, n): 4 for t in TOPICS for n in range(partitions)}
+    with listing(lambda topic, number: (0, 100 + number)) as (broker, asking):
+        found = asking.log_offsets(0, names)
+    assert found == {n: LogOffsets(100 + n.partition, 100 + n.partition) for n in names}
+    asked = broker.offset_requests
+    kinds = [{p.timestamp for t in request.topics for p in t.partitions} for request in asked]
+    assert kinds == [{-2}, {-2}, {-1}, {-1}]
+    assert {request.isolation_level for request in asked} == {0}
 
 
 def test_a_leader_that_no_view_has_named_is_not_asked() -> None:

@@ -11,6 +11,7 @@ from services.api.ids import TopicIdPartition
 from services.rlm.kafka_admin.cluster_view import (
     ClusterUnreachableError,
     ClusterView,
+    LogOffsets,
     NoPolicy,
     NoTopic,
     PolicyView,
@@ -62,6 +63,11 @@ class Cluster:
     def stable_offsets(
         self, leader: int, epochs: Mapping[TopicIdPartition, int]
     ) -> Mapping[TopicIdPartition, int]:
+        return {}
+
+    def log_offsets(
+        self, leader: int, epochs: Mapping[TopicIdPartition, int]
+    ) -> Mapping[TopicIdPartition, LogOffsets]:
         return {}
 
 

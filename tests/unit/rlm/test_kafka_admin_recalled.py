@@ -156,3 +156,27 @@ def test_rlmm_is_asked_until_it_has_answered_once() -> None:
         topics.read()
     assert topics.names == {"o", "p"}
     assert rlmm.calls == [OURS] * 3
+
+
+def test_without_log_directories_rlmm_is_asked_again_for_topics_that_are_new() -> None:
+    rlmm: Any = Rlmm(summary(OLDEST), summary(OLD))
+    topics = RecalledTopics(rlmm, OURS, every_polls=2)
+    topics.read()
+    answers: Answers = {OLDEST: alive(OLDEST), OLD: alive(OLD)}
+    assert topics.alive(view(answers)) == {OLDEST, OLD}
+    assert topics.missing(view(answers)) == set()
+    rlmm.listed = [summary(OLDEST), summary(OLD), summary(NEW)]
+    for names in (set(), set(), {"q"}):
+        topics.read()
+        assert topics.names == names
+
+
+def test_what_may_be_from_before_the_cluster_was_formatted_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rlmm: Any = Rlmm(summary(OLDEST), summary(NEW))
+    topics = RecalledTopics(rlmm, OURS, every_polls=0)
+    for _ in range(3):
+        topics.read()
+        assert topics.missing(view({OLDEST: NoTopic.UNKNOWN, NEW: alive(NEW)})) == set()
+    assert [r.levelno for r in caplog.records] == [logging.WARNING]

@@ -23,6 +23,12 @@ def test_it_asks_the_brokers_that_it_is_given() -> None:
     assert polled.kafka_security() == KafkaSecurity()
 
 
+def test_a_cluster_may_be_watched_without_its_directories() -> None:
+    watching = settings(bootstrap_servers="one:9092", cluster_id="c")
+    assert (watching.log_dirs, watching.cluster_id) == ((), "c")
+    assert settings(**POLLER, cluster_id="").cluster_id is None
+
+
 def test_connections_may_be_secured() -> None:
     polled = settings(
         log_dirs="/var/kafka",
@@ -47,7 +53,10 @@ def test_connections_may_be_secured() -> None:
     ("given", "missing"),
     [
         ({"log_dirs": "/var/kafka"}, "poller needs RLM_BOOTSTRAP_SERVERS"),
-        ({"bootstrap_servers": "one:9092"}, "poller needs RLM_LOG_DIRS"),
+        ({"bootstrap_servers": "one:9092"}, "poller needs RLM_LOG_DIRS.* or.* RLM_CLUSTER_ID"),
+        ({"cluster_id": "c"}, "poller needs RLM_BOOTSTRAP_SERVERS"),
+        (POLLER | {"cluster_id": "c"}, "RLM_CLUSTER_ID has no use here"),
+        ({"cluster_id": "c", "partition_source": "static"}, "RLM_CLUSTER_ID has no use here"),
         ({"log_dirs": "/var/kafka", "bootstrap_servers": "one"}, "must be HOST:PORT"),
         (
             POLLER | {"kafka_security_protocol": "SASL_SSL"},

@@ -17,6 +17,7 @@ from services.api.partitions import (
     NOTHING_COPIED,
     PartitionReport,
     PartitionState,
+    PolledLog,
     RemotePartitionDeleteState,
 )
 from services.api.remote_log_metadata_manager import PartitionPage, PartitionSummary, SegmentPage
@@ -173,6 +174,11 @@ def reports(draw: st.DrawFn) -> PartitionReport:
     )
 
 
+def polled_logs() -> st.SearchStrategy[PolledLog]:
+    epochs = st.integers(0, 2**31 - 1)
+    return st.builds(PolledLog, PARTITIONS, epochs, epochs, lineages(), OFFSETS, OFFSETS)
+
+
 STATES = st.builds(
     AtRevision,
     st.builds(
@@ -182,6 +188,8 @@ STATES = st.builds(
         report=st.none() | reports(),
         reported_at_ms=st.none() | OFFSETS,
         read_at_ms=OFFSETS,
+        polled_log=st.none() | polled_logs(),
+        polled_at_ms=st.none() | OFFSETS,
     ),
     OFFSETS,
 )

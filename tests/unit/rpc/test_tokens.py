@@ -32,14 +32,21 @@ def verifier(directory: Path, *issuers: TokenIssuer) -> TokenVerifier:
 
 
 def test_a_valid_token_is_its_service_account(tmp_path: Path) -> None:
-    assert verifier(tmp_path).identity_of(CLUSTER.token(SWEEPER)) == SWEEPER
+    assert verifier(tmp_path).caller_of(CLUSTER.token(SWEEPER)).identity == SWEEPER
+
+
+def test_a_caller_by_token_ends_with_the_token(tmp_path: Path) -> None:
+    ends_at_s = int(time.time()) + 3600
+    found = verifier(tmp_path).caller_of(CLUSTER.token(SWEEPER, exp=ends_at_s))
+    # The clocks of issuer and service may differ.
+    assert ends_at_s <= found.expires_at_s <= ends_at_s + 15
 
 
 def test_rsa_keys_as_kubernetes_makes_them_count(tmp_path: Path) -> None:
     rsa = TokenIssuer("rsa", "RS256")
     tokens = verifier(tmp_path, CLUSTER, rsa)
-    assert tokens.identity_of(rsa.token(SWEEPER)) == SWEEPER
-    assert tokens.identity_of(CLUSTER.token(SWEEPER)) == SWEEPER
+    assert tokens.caller_of(rsa.token(SWEEPER)).identity == SWEEPER
+    assert tokens.caller_of(CLUSTER.token(SWEEPER)).identity == SWEEPER
 
 
 BAD: dict[str, tuple[Callable[[], str], str]] = {
@@ -72,7 +79,7 @@ def test_a_bad_token_is_refused_with_its_reason(tmp_path: Path, kind: str) -> No
     made, reason = BAD[kind]
     token = made()
     with pytest.raises(UnauthenticatedError, match=f"^the token .*{reason}") as caught:
-        verifier(tmp_path).identity_of(token)
+        verifier(tmp_path).caller_of(token)
     assert len(token) < 8 or token not in str(caught.value)
     assert caught.value.__cause__ is None
 
@@ -81,7 +88,7 @@ def test_a_token_with_a_changed_subject_is_refused(tmp_path: Path) -> None:
     head, _, signature = CLUSTER.token(SWEEPER).split(".")
     _, other, _ = STRANGER.token(account("kafka", "admin")).split(".")
     with pytest.raises(UnauthenticatedError, match="wrong signature"):
-        verifier(tmp_path).identity_of(f"{head}.{other}.{signature}")
+        verifier(tmp_path).caller_of(f"{head}.{other}.{signature}")
 
 
 def test_the_only_key_needs_no_id(tmp_path: Path) -> None:
@@ -89,7 +96,7 @@ def test_the_only_key_needs_no_id(tmp_path: Path) -> None:
     key = {name: value for name, value in CLUSTER.jwk().items() if name != "kid"}
     path.write_text(json.dumps({"keys": [key]}))
     token = CLUSTER.token(SWEEPER, header={"kid": REMOVED})
-    assert TokenVerifier(path, ISSUER, AUDIENCE).identity_of(token) == SWEEPER
+    assert TokenVerifier(path, ISSUER, AUDIENCE).caller_of(token).identity == SWEEPER
 
 
 @pytest.mark.parametrize(

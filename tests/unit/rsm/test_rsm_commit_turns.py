@@ -106,7 +106,7 @@ def test_the_end_of_the_service_ends_the_wait(
 
 def test_a_copy_waits_for_another_for_so_long_and_no_longer() -> None:
     clock = MovedClock()
-    active_copies, keys = ActiveCopies(clock.waiting), segment_keys(PREFIX, a_segment())
+    active_copies, keys = ActiveCopies(clock.waiter), segment_keys(PREFIX, a_segment())
     with active_copies.copying(keys) as first, active_copies.copying(keys) as second:
         first()
         began_s = clock.now_s
@@ -118,7 +118,7 @@ def test_a_copy_waits_for_another_for_so_long_and_no_longer() -> None:
 def test_turns_end_with_their_copies() -> None:
     clock = MovedClock()
     began_s = clock.now_s
-    active_copies, keys = ActiveCopies(clock.waiting), segment_keys(PREFIX, a_segment())
+    active_copies, keys = ActiveCopies(clock.waiter), segment_keys(PREFIX, a_segment())
     with active_copies.copying(keys) as second:
         with active_copies.copying(keys) as first:
             first()

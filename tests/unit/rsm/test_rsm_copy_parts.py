@@ -11,7 +11,7 @@ from crc32c import crc32c
 from services.api.calls import IN_PROCESS, Call, serving
 from services.api.errors import RetriableRemoteStorageError
 from services.api.validation import INT32_MAX
-from services.rsm.active_copies import Waiting
+from services.rsm.active_copies import Waiter
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import Part, Upload, UploadedPart
 from services.rsm.digests import RunningDigest
@@ -70,7 +70,7 @@ def written(uploader: Uploader, key: str, content: bytes) -> None:
 @pytest.mark.deep
 def test_an_object_of_too_many_parts_is_cut_into_larger_ones(tmp_path: Path) -> None:
     store, content = NotingStore(tmp_path), some_bytes(MAX_PARTS * 3 + 1)
-    with closing(Uploader(store, PartBuffers(4, 3, 60_000), 2, Waiting())) as uploader:
+    with closing(Uploader(store, PartBuffers(4, 3, 60_000), 2, Waiter())) as uploader:
         written(uploader, "key", content)
     assert len(store.parts) == parts_of(len(content), 4)
     assert store.get("key") == content
@@ -106,7 +106,7 @@ class CountedBuffers(PartBuffers):
 def test_an_object_takes_no_more_buffers_than_it_can_send_at_once(tmp_path: Path) -> None:
     """One part is under way and one is filled; a third may just be on its way back."""
     buffers = CountedBuffers(100, 4, wait_timeout_ms=60_000)
-    with closing(Uploader(FilesystemStorage(tmp_path), buffers, 1, Waiting())) as uploader:
+    with closing(Uploader(FilesystemStorage(tmp_path), buffers, 1, Waiter())) as uploader:
         written(uploader, "key", bytes(400))
     assert buffers.most_out <= 3
 
@@ -123,7 +123,7 @@ def test_an_uploader_that_closes_waits_for_the_part_in_progress_only(tmp_path: P
     gate = Gate("upload_part")
     store = NotingStore(tmp_path)
     buffers = PartBuffers(6, 4, wait_timeout_ms=60_000)
-    uploader = Uploader(gated(store, gate), buffers, 1, Waiting())
+    uploader = Uploader(gated(store, gate), buffers, 1, Waiter())
     source_goes_on = Event()
 
     def write() -> None:
@@ -167,7 +167,7 @@ def test_what_changes_in_memory_is_not_written(tmp_path: Path, size: int, what: 
     changed[-5] ^= 1
     buffers = PartBuffers(2, MIB, 60_000)
     with (
-        closing(Uploader(FilesystemStorage(tmp_path), buffers, 1, Waiting())) as uploader,
+        closing(Uploader(FilesystemStorage(tmp_path), buffers, 1, Waiter())) as uploader,
         pytest.raises(RetriableRemoteStorageError, match=f"writing {what}: crc32c is"),
         uploader.object("key", len(content), digest) as upload,
     ):

@@ -70,7 +70,7 @@ class SlowStore(FilesystemStorage):
         return super().delete(keys)
 
     def _request(self) -> None:
-        most_s = left_s(self._clock.waiting)
+        most_s = left_s(self._clock.waiter)
         self._clock.move(min(self.request_s, most_s))
         if self.request_s > most_s:
             raise RetriableRemoteStorageError("the store has not answered")
@@ -98,7 +98,7 @@ def rsm_over(store: SlowStore, clock: MovedClock, keys_per_s: int) -> ObjectRemo
         PartBuffers(2, 64 * 1024, 60_000),
         upload_threads=1,
         limits=Limits(delete_rate_keys_per_s=keys_per_s),
-        waiting=clock.waiting,
+        waiter=clock.waiter,
     )
 
 

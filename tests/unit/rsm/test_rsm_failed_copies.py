@@ -41,7 +41,7 @@ def rsm(store: FilesystemStorage, clock: MovedClock) -> Iterator[ObjectRemoteSto
         PartBuffers(2, 64 * 1024, 60_000),
         upload_threads=1,
         limits=Limits(delete_rate_keys_per_s=1),
-        waiting=clock.waiting,
+        waiter=clock.waiter,
     )
     with closing(manager):
         yield manager

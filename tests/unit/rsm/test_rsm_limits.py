@@ -9,7 +9,7 @@ import pytest
 
 from services.api.calls import Call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.rsm.active_copies import Waiting, outlasting_close
+from services.rsm.active_copies import Waiter, outlasting_close
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.deadline import BURST_S, ByteRate
 from services.rsm.delete import DeletePace, ObjectDeletes
@@ -33,7 +33,7 @@ class SharedClock:
 
     def __init__(self, callers: int) -> None:
         self.now_s = 1000.0
-        self.waiting = Waiting(lambda: self.now_s, self._pause)
+        self.waiter = Waiter(lambda: self.now_s, self._pause)
         self._callers = callers
         self._due_s: list[float] = []
         self._moved = Condition()
@@ -69,21 +69,21 @@ class SharedClock:
 
 def test_a_stream_of_a_gibibyte_at_10_mib_a_second_takes_100_seconds(clock: MovedClock) -> None:
     began_s = clock.now_s
-    for _ in ByteRate(10 * MIB, clock.waiting).limited(mebibytes(1024)):
+    for _ in ByteRate(10 * MIB, clock.waiter).limited(mebibytes(1024)):
         pass
     assert clock.now_s - began_s == pytest.approx(102.4, abs=0.5)
 
 
 def test_a_stream_is_as_fast_in_its_middle_as_at_its_ends(clock: MovedClock) -> None:
     times = []
-    for _ in ByteRate(10 * MIB, clock.waiting).limited(mebibytes(100)):
+    for _ in ByteRate(10 * MIB, clock.waiter).limited(mebibytes(100)):
         times.append(clock.now_s)
     gaps = [after - before for before, after in pairwise(times)]
     assert max(gaps) == pytest.approx(0.1, abs=0.01)
 
 
 def test_what_was_not_used_is_saved_for_a_moment_only(clock: MovedClock) -> None:
-    rate = ByteRate(10 * MIB, clock.waiting)
+    rate = ByteRate(10 * MIB, clock.waiter)
     clock.move(3600)
     began_s = clock.now_s
     for _ in rate.limited(mebibytes(100)):
@@ -92,7 +92,7 @@ def test_what_was_not_used_is_saved_for_a_moment_only(clock: MovedClock) -> None
 
 
 def test_a_short_stream_takes_turns_with_a_long_one(clock: MovedClock) -> None:
-    rate = ByteRate(MIB, clock.waiting)
+    rate = ByteRate(MIB, clock.waiter)
     long, short = iter(rate.limited(mebibytes(1000))), iter(rate.limited(mebibytes(3)))
     began_s = clock.now_s
     for _ in range(3):
@@ -103,7 +103,7 @@ def test_a_short_stream_takes_turns_with_a_long_one(clock: MovedClock) -> None:
 
 def test_no_rate_is_no_wrapper(clock: MovedClock) -> None:
     chunks = mebibytes(1)
-    assert ByteRate(0, clock.waiting).limited(chunks) is chunks
+    assert ByteRate(0, clock.waiter).limited(chunks) is chunks
 
 
 def test_closing_a_limited_stream_closes_what_it_reads(clock: MovedClock) -> None:
@@ -116,7 +116,7 @@ def test_closing_a_limited_stream_closes_what_it_reads(clock: MovedClock) -> Non
             closed.set()
 
     source = chunks()
-    limited = ByteRate(MIB, clock.waiting).limited(source)
+    limited = ByteRate(MIB, clock.waiter).limited(source)
     next(limited)
     assert isinstance(limited, Generator)
     limited.close()
@@ -124,7 +124,7 @@ def test_closing_a_limited_stream_closes_what_it_reads(clock: MovedClock) -> Non
 
 
 def test_a_caller_who_is_gone_waits_no_longer(clock: MovedClock) -> None:
-    stream = ByteRate(1, clock.waiting).limited(mebibytes(2))
+    stream = ByteRate(1, clock.waiter).limited(mebibytes(2))
     next(stream)
     began_s = clock.now_s
     gone = Call("actor", "id", is_active=lambda: clock.now_s < began_s + 5)
@@ -134,8 +134,8 @@ def test_a_caller_who_is_gone_waits_no_longer(clock: MovedClock) -> None:
 
 
 def test_a_service_that_stops_ends_every_wait() -> None:
-    waiting = Waiting()
-    stream = ByteRate(1, waiting).limited(mebibytes(2))
+    waiter = Waiter()
+    stream = ByteRate(1, waiter).limited(mebibytes(2))
     next(stream)
     asked = Event()
 
@@ -150,13 +150,13 @@ def test_a_service_that_stops_ends_every_wait() -> None:
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(read_on)
         assert asked.wait(60)
-        waiting.close()
+        waiter.close()
         with pytest.raises(RetriableRemoteStorageError, match="stopping"):
             reading.result(60)
 
 
 def test_deletes_never_go_above_the_limit(clock: MovedClock) -> None:
-    pace = DeletePace(3500, clock.waiting)
+    pace = DeletePace(3500, clock.waiter)
     began_s = clock.now_s
     for _ in range(70):
         pace.take(1000, lambda: True)
@@ -165,7 +165,7 @@ def test_deletes_never_go_above_the_limit(clock: MovedClock) -> None:
 
 
 def test_the_rate_halves_while_the_store_is_overloaded_and_comes_back(clock: MovedClock) -> None:
-    pace = DeletePace(3200, clock.waiting)
+    pace = DeletePace(3200, clock.waiter)
     pace.slow_down(pace.take(1, lambda: True))
     assert pace.keys_per_s == 1600
     for _ in range(6):
@@ -174,14 +174,14 @@ def test_the_rate_halves_while_the_store_is_overloaded_and_comes_back(clock: Mov
 
 
 def test_the_pace_never_comes_to_a_halt(clock: MovedClock) -> None:
-    pace = DeletePace(6400, clock.waiting)
+    pace = DeletePace(6400, clock.waiter)
     for _ in range(100):
         pace.slow_down(pace.take(1, lambda: True))
     assert pace.keys_per_s == 100
 
 
 def test_requests_that_failed_together_halve_the_pace_once(clock: MovedClock) -> None:
-    pace = DeletePace(3200, clock.waiting)
+    pace = DeletePace(3200, clock.waiter)
     began = [pace.take(1, lambda: True) for _ in range(10)]
     clock.move(1)
     for began_s in began:
@@ -202,7 +202,7 @@ class BusyStore(FilesystemStorage):
 
 
 def deletes(clock: MovedClock, retries: int = 3, rate: int = 3500) -> ObjectDeletes:
-    return ObjectDeletes(DeletePace(rate, clock.waiting), retries, clock.waiting)
+    return ObjectDeletes(DeletePace(rate, clock.waiter), retries, clock.waiter)
 
 
 def busy(keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
@@ -245,8 +245,8 @@ def test_the_pace_comes_back_after_a_store_was_busy_for_long() -> None:
     """Eight callers, of which each waits for half a minute and asks again."""
     clock = SharedClock(callers=8)
     began_s = clock.now_s
-    pace = DeletePace(3500, clock.waiting)
-    all_deletes = ObjectDeletes(pace, 3, clock.waiting)
+    pace = DeletePace(3500, clock.waiter)
+    all_deletes = ObjectDeletes(pace, 3, clock.waiter)
     store = BusyStore(lambda keys: busy(keys) if clock.now_s < began_s + 300 else {})
     paces: list[float] = []
 
@@ -283,7 +283,7 @@ def test_a_clean_up_pauses_before_it_asks_again_though_the_service_stops(
 ) -> None:
     answers = iter([busy(["a"]), busy(["a"]), {}])
     store = BusyStore(lambda keys: next(answers))
-    clock.waiting.close()
+    clock.waiter.close()
     began_s = clock.now_s
     assert not deletes(clock).clean_up(store, ["a"])
     # Pauses of 0.2 and 0.4 s, each longer or shorter by up to a fifth.
@@ -292,16 +292,16 @@ def test_a_clean_up_pauses_before_it_asks_again_though_the_service_stops(
 
 def test_a_clean_up_of_a_service_that_stops_ends_by_its_own_time(clock: MovedClock) -> None:
     store = BusyStore(busy)
-    clock.waiting.close()
+    clock.waiter.close()
     began_s = clock.now_s
     assert list(deletes(clock, retries=100).clean_up(store, ["a"])) == ["a"]
     assert clock.now_s - began_s == pytest.approx(10, abs=0.5)
 
 
 def test_pauses_that_outlast_the_end_of_the_service_take_their_time() -> None:
-    waiting = Waiting()
-    waiting.close()
-    due_s = waiting.now() + 0.25
+    waiter = Waiter()
+    waiter.close()
+    due_s = waiter.now() + 0.25
     times_looked = 0
 
     def is_wanted() -> bool:
@@ -310,8 +310,8 @@ def test_pauses_that_outlast_the_end_of_the_service_take_their_time() -> None:
         return True
 
     with outlasting_close():
-        waiting.until(due_s, is_wanted)
-    assert waiting.now() >= due_s
+        waiter.until(due_s, is_wanted)
+    assert waiter.now() >= due_s
     assert times_looked <= 4
 
 

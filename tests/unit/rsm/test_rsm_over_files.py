@@ -1,6 +1,7 @@
 """Test RSM over the file system, which shows its objects and lets each step fail."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -55,6 +56,25 @@ def test_the_log_object_is_the_log(rsm: ObjectRemoteStorageManager, tmp_path: Pa
     copied(rsm, files)
     (log,) = tmp_path.rglob("*.log")
     assert log.read_bytes() == files.log
+
+
+def test_other_users_can_read_nothing(rsm: ObjectRemoteStorageManager, tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        copied(rsm, Files(some_bytes(PART)))
+    finally:
+        os.umask(umask)
+    made = [*tmp_path.rglob("*")]
+    assert {path.stat().st_mode & 0o777 for path in made if path.is_file()} == {0o640}
+    assert {path.stat().st_mode & 0o777 for path in made if path.is_dir()} == {0o750}
+
+
+def test_a_copy_makes_no_root(tmp_path: Path) -> None:
+    root = tmp_path / "unmounted"
+    with closing(manager_over(FilesystemStorage(root))) as rsm:
+        with pytest.raises(StoreNotFoundError, match="mount or create it"):
+            copied(rsm, Files(some_bytes(PART)))
+        assert not root.exists()
 
 
 def test_the_manifest_says_where_each_index_is(

@@ -43,7 +43,7 @@ def clock() -> MovedClock:
 
 def retries_of(clock: MovedClock, most: int) -> Retry:
     """Return what RSM_RETRIES=`most` allows a request."""
-    retries = http_pool(1, 1000, 1000, most, clock.waiting).connection_pool_kw["retries"]
+    retries = http_pool(1, 1000, 1000, most, clock.waiter).connection_pool_kw["retries"]
     assert isinstance(retries, Retry)
     return retries
 
@@ -61,7 +61,7 @@ def test_pauses_grow_and_are_bounded(clock: MovedClock) -> None:
 
 def test_the_end_of_the_service_ends_a_pause(clock: MovedClock) -> None:
     store = BrokenStore(clock)
-    clock.waiting.close()
+    clock.waiter.close()
     with pytest.raises(RetriableRemoteStorageError, match=r"broke off .*the service is stopping"):
         store.read(retries_of(clock, 8))
     assert len(store.asked_s) == 1
@@ -113,7 +113,7 @@ def test_the_http_client_leaves_the_retries_of_deletes_to_their_owner(clock: Mov
     (port,) = free_ports(1)
     keys = FixedCredentials(Credentials("key", "secret"))
     target = S3Target(f"{LOOPBACK}:{port}", False, "us-east-1", "tier", keys, False)
-    store = S3Storage(http_pool(1, 1000, 1000, 3, clock.waiting), target)
+    store = S3Storage(http_pool(1, 1000, 1000, 3, clock.waiter), target)
     began_s = clock.now_s
     failures = store.delete(["a"])
     assert isinstance(failures["a"], RetriableRemoteStorageError)

@@ -12,7 +12,7 @@ from minio.credentials.providers import Provider
 
 from services.api.errors import RetriableRemoteStorageError
 from services.common.secret_file import MAX_SECRET_BYTES, SecretFileError, read_secret
-from services.rsm.active_copies import Waiting
+from services.rsm.active_copies import Waiter
 from services.rsm.backends.s3 import S3Storage, http_pool
 from services.rsm.backends.s3_credentials import (
     RECHECK_S,
@@ -170,7 +170,7 @@ class ShortLived(StoreCredentials):
 
 def store_with(credentials: StoreCredentials) -> S3Storage:
     target = S3Target("127.0.0.1:1", False, "eu", "bucket", credentials, sign_payload=True)
-    return S3Storage(http_pool(1, 1_000, 1_000, 0, Waiting()), target)
+    return S3Storage(http_pool(1, 1_000, 1_000, 0, Waiter()), target)
 
 
 def test_a_url_does_not_outlive_the_keys_that_sign_it() -> None:
