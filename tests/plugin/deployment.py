@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.request import urlopen
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from demos.kafka_broker import KafkaBroker
-from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import all_segments
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.segments import RemoteLogSegmentMetadata
+from services.local.stack import ServiceProcess
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.kafka_client import NOW, Cluster, Record, Topic, send_batch
 from tests.harness.list_offsets import NotLeaderError, Question, list_offset
 from tests.harness.world import World
+from tests.plugin.tiered_partition import TieredPartition
 
 IMPATIENT = {
     "log.retention.check.interval.ms": "200",
@@ -35,11 +35,7 @@ TIERED = {"remote.storage.enable": "true"}
 ONLY_ACTIVE_LOCAL = {"local.retention.bytes": "1"}
 """With this a rolled segment leaves the disk as soon as it is in the tier, and never before."""
 
-FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-OBJECTS_OF_A_SEGMENT = 3
 DEADLINE_MS = 120_000
-_OBJECT_KEY = re.compile(r"(?P<topic>\w{32})/(?P<partition>\d+)/\d{20}-(?P<segment>\w{32})\..+")
-Range = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -72,10 +68,11 @@ class Deployment:
 
     def calls_of_rsm(self, method: str) -> int:
         """How many calls of a method RSM has served since it was started, however they ended."""
-        with urlopen(f"http://{self.world.rsm.announcement.metrics}/metrics", timeout=10) as page:
-            text = page.read().decode()
-        line = rf'^sediment_rpc_seconds_count{{.*method="[^"]*/{method}".*}} (.+)$'
-        return sum(int(float(count)) for count in re.findall(line, text, re.MULTILINE))
+        return served_calls(self.world.rsm, method)
+
+    def calls_of_rlmm(self, method: str) -> int:
+        """The same of RLMM."""
+        return served_calls(self.world.rlmm, method)
 
     def _partitions(self, topics: Sequence[Topic], expected: int) -> list["Partition"]:
         by_name = {topic.name: topic for topic in topics}
@@ -87,7 +84,7 @@ class Deployment:
 
 
 @dataclass(frozen=True)
-class Partition:
+class Partition(TieredPartition):
     """A tiered partition as the broker's disk, RLMM and the bucket have it."""
 
     deployment: Deployment
@@ -95,8 +92,9 @@ class Partition:
     name: TopicIdPartition
     folder: Path
 
-    def __str__(self) -> str:
-        return f"{self.name.topic}-{self.name.partition}"
+    @property
+    def world(self) -> World:
+        return self.deployment.world
 
     # --- the broker ---------------------------------------------------------------------------
 
@@ -138,32 +136,6 @@ class Partition:
         """The segments on the disk that may be tiered."""
         return [segment for segment in self.local_segments() if segment.is_rolled]
 
-    # --- the tier -----------------------------------------------------------------------------
-
-    def rows(self) -> list[RemoteLogSegmentMetadata]:
-        """What RLMM lists of the partition, in any state; nothing of one that it does not know."""
-        with self.deployment.world.metadata() as rlmm:
-            try:
-                return list(all_segments(rlmm, self.name))
-            except RemoteResourceNotFoundError:
-                return []
-
-    def finished(self) -> list[RemoteLogSegmentMetadata]:
-        """Its readable segments by offset."""
-        rows = [row for row in self.rows() if row.state is FINISHED]
-        return sorted(rows, key=lambda row: (row.start_offset, row.end_offset))
-
-    def objects(self) -> dict[UUID, list[str]]:
-        """Under each segment's id the keys of its objects in the bucket."""
-        world = self.deployment.world
-        prefix = f"{self.name.topic_id.hex}/{self.name.partition}/"
-        found: dict[UUID, list[str]] = {}
-        for item in world.s3.client().list_objects(world.bucket, prefix, recursive=True):
-            match = _OBJECT_KEY.fullmatch(str(item.object_name))
-            assert match is not None, item.object_name
-            found.setdefault(UUID(match["segment"]), []).append(match[0])
-        return found
-
     # --- waiting ------------------------------------------------------------------------------
 
     def wait_until_logged(self, words: str) -> None:
@@ -181,7 +153,7 @@ class Partition:
         self.wait_until_logged("Found the highest copiedRemoteOffset")
 
     def wait_until_stable(self) -> None:
-        """Wait until all transactions have ended in the log: their producers are told before."""
+        """Wait until all transactions have ended in the log; their producers know before."""
 
         def is_stable() -> bool:
             found = self.deployment.cluster.offsets(self.name.topic, self.name.partition)
@@ -211,20 +183,6 @@ class Partition:
 
     # --- what always holds --------------------------------------------------------------------
 
-    def assert_finished_is_complete(self) -> None:
-        """Every FINISHED segment has its objects, and bytes as many as its row says."""
-        objects = self.objects()
-        with self.deployment.world.storage() as rsm:
-            for row in self.finished():
-                keys = objects.get(row.remote_log_segment_id.id, [])
-                assert len(keys) == OBJECTS_OF_A_SEGMENT, f"{self}: {row}, {keys}"
-                size_bytes = sum(map(len, rsm.fetch_log_segment(row, 0)))
-                assert size_bytes == row.segment_size_in_bytes, row
-
-    def assert_every_object_has_a_row(self) -> None:
-        named = {row.remote_log_segment_id.id for row in self.rows()}
-        assert self.objects().keys() <= named, self
-
     def assert_nothing_left_before_it_was_copied(self) -> None:
         """From the log start on every offset is in a FINISHED segment or on the disk.
 
@@ -236,3 +194,11 @@ class Partition:
             if row.start_offset <= covered:
                 covered = max(covered, row.end_offset + 1)
         assert covered >= local_start, f"{self}: a gap from {covered} to {local_start}"
+
+
+def served_calls(service: ServiceProcess, method: str) -> int:
+    """Return how many calls of a method a service has served since it was started."""
+    with urlopen(f"http://{service.announcement.metrics}/metrics", timeout=10) as page:
+        text = page.read().decode()
+    line = rf'^sediment_rpc_seconds_count{{.*method="[^"]*/{method}".*}} (.+)$'
+    return sum(int(float(count)) for count in re.findall(line, text, re.MULTILINE))

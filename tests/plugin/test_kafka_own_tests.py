@@ -62,6 +62,9 @@ CALLS = {
 NOTICE = "OnPartitionLeadershipChanges"
 """Sent in the background, until it is taken or the manager closed: it has no exact count."""
 
+LOOK_UP = ("GetRemoteLogSegmentMetadata", "OK")
+"""Some may be answered from memory, while WatchPartitions reports changes."""
+
 Row = tuple[str | None, ...]
 
 EVENTS: dict[Row, int] = {
@@ -183,8 +186,10 @@ def test_every_answer_came_from_rlmm(fresh_rlmms: list[FreshRlmm]) -> None:
     served = Counter[tuple[str, str]]()
     for rlmm in fresh_rlmms:
         served += rlmm.calls()
-    asked = {call: count for call, count in served.items() if call[0] != NOTICE}
-    assert asked == {call: count * len(RUNS) for call, count in CALLS.items()}
+    asked = {call: n for call, n in served.items() if call[0] not in {NOTICE, "WatchPartitions"}}
+    made = {call: count * len(RUNS) for call, count in CALLS.items()}
+    assert 0 < asked.pop(LOOK_UP) <= made.pop(LOOK_UP)
+    assert asked == made
 
 
 @pytest.mark.usefixtures("kafkas")

@@ -25,8 +25,9 @@ from tests.data.kafka_log_content import (
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.list_offsets import Question
 from tests.kafka.records import consumed
-from tests.plugin.deployment import DEADLINE_MS, OBJECTS_OF_A_SEGMENT, Deployment, Partition
+from tests.plugin.deployment import DEADLINE_MS, Deployment, Partition
 from tests.plugin.seen import Seen, seen
+from tests.plugin.tiered_partition import OBJECTS_OF_A_SEGMENT
 
 pytestmark = pytest.mark.plugin
 

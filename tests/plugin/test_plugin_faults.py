@@ -13,7 +13,8 @@ from demos.kafka_broker import plugin_settings
 from services.api.segments import RemoteLogSegmentState
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import SeaweedFS
-from services.local.stack import ServiceProcess
+from services.local.stack import ServiceProcess, rlm_settings
+from services.rlm.kafka_admin.deleted_topics import read_cluster_id
 from services.rlmm import schema
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.faults import Cut, Direction
@@ -22,7 +23,8 @@ from tests.harness.processes import kill_and_restart, start_with_failpoint, wait
 from tests.harness.proxy import TcpProxy
 from tests.harness.world import SMALLEST_PART_BYTES, World, running_world
 from tests.kafka.records import consumed
-from tests.plugin.deployment import DEADLINE_MS, FINISHED, IMPATIENT, Deployment, Partition
+from tests.plugin.deployment import DEADLINE_MS, IMPATIENT, Deployment, Partition
+from tests.plugin.tiered_partition import FINISHED
 
 pytestmark = pytest.mark.plugin
 
@@ -99,12 +101,12 @@ def large(faulty: Deployment) -> Iterator[Partition]:
 
 def assert_deleted_with_everything_left_behind(partition: Partition) -> None:
     partition.deployment.cluster.delete(partition.name.topic)
+    eventually_holds(lambda: assert_nothing_is_left(partition), DEADLINE_MS)
 
-    def nothing_is_left() -> None:
-        assert partition.rows() == []
-        assert partition.objects() == {}
 
-    eventually_holds(nothing_is_left, DEADLINE_MS)
+def assert_nothing_is_left(partition: Partition) -> None:
+    assert partition.rows() == []
+    assert partition.objects() == {}
 
 
 def produce_large(partition: Partition) -> list[bytes]:
@@ -129,6 +131,24 @@ def assert_nothing_wrong(partition: Partition) -> None:
 
 
 # --- services -----------------------------------------------------------------------------------
+
+
+def test_consumers_read_on_while_rlmm_is_away(partition: Partition, world: World) -> None:
+    values = partition.produce()
+    assert_recovers(partition, values)
+    deployment, name = partition.deployment, partition.name
+
+    def is_answered_from_memory() -> bool:
+        before = deployment.calls_of_rlmm("GetRemoteLogSegmentMetadata")
+        assert [r.value for r in consumed(deployment.cluster, name)] == values
+        return deployment.calls_of_rlmm("GetRemoteLogSegmentMetadata") == before
+
+    eventually(is_answered_from_memory)
+    world.rlmm.kill()
+    try:
+        assert [r.value for r in consumed(deployment.cluster, name)] == values
+    finally:
+        world.rlmm.start()
 
 
 def test_a_broker_that_starts_without_its_services_tiers_when_they_are_there(
@@ -241,6 +261,52 @@ def test_a_topic_that_is_deleted_while_rsm_is_down_stays_marked(
     assert_recovers(again, again.produce())
     all_are_marked()
     assert_deleted_with_everything_left_behind(again)
+
+
+def test_an_rlm_that_only_polls_removes_what_a_deleted_topic_left(
+    faulty: Deployment, world: World, tmp_path: Path
+) -> None:
+    alive = faulty.create_one("alive", local_retention_bytes="1")
+    partition = faulty.create_one("left-for-rlm", local_retention_bytes="1")
+    values = alive.produce()
+    more = alive.produce()
+    partition.produce()
+    for each in (alive, partition):
+        each.wait_until_tiered()
+    world.rsm.kill()
+    faulty.cluster.delete(partition.name.topic)
+    eventually(lambda: {row.state for row in partition.rows()} == {DELETE_STARTED}, DEADLINE_MS)
+    world.rsm.start()
+    watcher = ServiceProcess(
+        "rlm",
+        {
+            **rlm_settings(world.rsm.address, world.rlmm.address, [], 200),
+            "RLM_PARTITION_SOURCE": "poller",
+            "RLM_CLUSTER_ID": read_cluster_id(faulty.broker.log_dirs),
+            "RLM_BOOTSTRAP_SERVERS": faulty.broker.bootstrap_servers,
+            "RLM_PARTITION_POLL_INTERVAL_MS": "200",
+            "RLM_DELETION_CONFIRM_MS": "2000",
+            "RLM_DELETION_GRACE_MS": "0",
+            "RLM_REMOTE_PARTITION_REMOVER_TASK_INTERVAL_MS": "200",
+        },
+        tmp_path,
+    )
+    watcher.start()
+    eventually_holds(lambda: assert_nothing_is_left(partition), DEADLINE_MS)
+
+    def alive_is_reported() -> None:
+        with world.metadata() as rlmm:
+            state = rlmm.partition_state(alive.name).value
+        log = state.polled_log
+        assert log is not None
+        assert (log.log_start_offset, log.high_watermark) == (0, len(values) + len(more))
+        assert log.lineage.epoch_for_offset(0) is not None
+        assert state.report is None
+
+    eventually_holds(alive_is_reported, DEADLINE_MS)
+    watcher.stop()
+    assert len(alive.finished()) >= len(values) // 2
+    assert_deleted_with_everything_left_behind(alive)
 
 
 # --- stores -------------------------------------------------------------------------------------

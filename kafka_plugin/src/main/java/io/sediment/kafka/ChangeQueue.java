@@ -4,8 +4,8 @@ import java.util.ArrayDeque;
 import java.util.Queue;
 
 /**
- * Lets few changes be under way at a time; the others begin in their order as these end. A broker
- * that removes a partition asks for a change of each of its segments at once, thousands of them,
+ * Limits the active changes; the others begin in their order as these end. A broker that removes a
+ * partition begins a change of each of its segments at once, thousands of them,
  * and gives the removal up for good if RLMM refuses a single one.
  */
 final class ChangeQueue {
@@ -31,7 +31,7 @@ final class ChangeQueue {
         change.run();
     }
 
-    /** A change ended, well or not: the next one takes its place. */
+    /** Begins the next change after one has ended or failed. */
     void ended() {
         Runnable next;
         synchronized (this) {

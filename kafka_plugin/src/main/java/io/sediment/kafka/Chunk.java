@@ -2,7 +2,12 @@ package io.sediment.kafka;
 
 import java.io.IOException;
 import java.io.InputStream;
+import java.io.OutputStream;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.function.LongSupplier;
+import java.util.function.Supplier;
+import java.util.zip.CRC32C;
 
 import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
 
@@ -18,6 +23,7 @@ final class Chunk {
     private final int startPosition;
     private final byte[][] pieces;
     private final int sizeBytes;
+    private final Supplier<byte[]> buffers;
     private final LongSupplier clock;
 
     private int arrivedBytes;
@@ -27,10 +33,12 @@ final class Chunk {
     /**
      * Covers the log from one position to another, both inclusive.
      *
+     * @param buffers of {@link #PIECE_BYTES}, for whole pieces
      * @param clock as {@link System#nanoTime}
      */
-    Chunk(int startPosition, int endPosition, LongSupplier clock) {
+    Chunk(int startPosition, int endPosition, Supplier<byte[]> buffers, LongSupplier clock) {
         this.startPosition = startPosition;
+        this.buffers = buffers;
         this.clock = clock;
         progressNanos = clock.getAsLong();
         sizeBytes = endPosition - startPosition + 1;
@@ -54,10 +62,10 @@ final class Chunk {
     void fill(InputStream bytes) throws IOException {
         for (int number = 0; number < pieces.length; number++) {
             int start = number * PIECE_BYTES;
-            byte[] piece = new byte[Math.min(PIECE_BYTES, sizeBytes - start)];
-            pieces[number] = piece;
-            for (int filled = 0; filled < piece.length; ) {
-                int count = bytes.read(piece, filled, piece.length - filled);
+            int pieceBytes = Math.min(PIECE_BYTES, sizeBytes - start);
+            byte[] piece = piece(number, pieceBytes);
+            for (int filled = 0; filled < pieceBytes; ) {
+                int count = bytes.read(piece, filled, pieceBytes - filled);
                 if (count < 0) {
                     throw new IOException("the log ends at position "
                         + (startPosition + start + filled) + " before " + nextPosition());
@@ -69,6 +77,29 @@ final class Chunk {
         if (bytes.read() >= 0) {
             throw new IOException("more bytes than asked for at position " + nextPosition());
         }
+    }
+
+    /**
+     * Reads all of the chunk's bytes from a stream. None of them can be read before all have arrived
+     * and have a crc32c.
+     *
+     * @return whether they have it; if not, the chunk is as before
+     */
+    boolean fillIfIntact(InputStream bytes, int crc32c) throws IOException {
+        CRC32C actual = new CRC32C();
+        for (int number = 0; number < pieces.length; number++) {
+            int pieceBytes = Math.min(PIECE_BYTES, sizeBytes - number * PIECE_BYTES);
+            byte[] piece = piece(number, pieceBytes);
+            if (bytes.readNBytes(piece, 0, pieceBytes) < pieceBytes) {
+                return false;
+            }
+            actual.update(piece, 0, pieceBytes);
+        }
+        if (bytes.read() >= 0 || (int) actual.getValue() != crc32c) {
+            return false;
+        }
+        arrived(sizeBytes);
+        return true;
     }
 
     /** Fails the reads of all bytes that have not arrived. */
@@ -110,10 +141,37 @@ final class Chunk {
             int from = position - startPosition + copied;
             byte[] piece = pieces[from / PIECE_BYTES];
             int inPiece = from % PIECE_BYTES;
-            int count = Math.min(piece.length - inPiece, length - copied);
+            int count = Math.min(PIECE_BYTES - inPiece, length - copied);
             System.arraycopy(piece, inPiece, target, offset + copied, count);
             copied += count;
         }
+    }
+
+    /** Writes all bytes, which have arrived. */
+    void writeTo(OutputStream target) throws IOException {
+        for (int number = 0; number < pieces.length; number++) {
+            int start = number * PIECE_BYTES;
+            target.write(pieces[number], 0, Math.min(PIECE_BYTES, sizeBytes - start));
+        }
+    }
+
+    /** Takes the buffers of whole pieces out of the chunk, which must not be read any more. */
+    List<byte[]> takeBuffers() {
+        List<byte[]> taken = new ArrayList<>();
+        for (int number = 0; number < pieces.length; number++) {
+            if (pieces[number] != null && pieces[number].length == PIECE_BYTES) {
+                taken.add(pieces[number]);
+            }
+            pieces[number] = null;
+        }
+        return taken;
+    }
+
+    private byte[] piece(int number, int pieceBytes) {
+        if (pieces[number] == null) {
+            pieces[number] = pieceBytes == PIECE_BYTES ? buffers.get() : new byte[pieceBytes];
+        }
+        return pieces[number];
     }
 
     private synchronized void arrived(int count) {

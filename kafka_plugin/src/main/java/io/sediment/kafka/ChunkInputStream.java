@@ -14,9 +14,9 @@ import java.util.function.Function;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
 
 /**
- * The bytes of a server's stream. Holds one chunk; what follows stays with the server until it is
- * read. Closing ends the call, whatever is left of it. One that is dropped without being closed
- * ends its call when it is collected as garbage.
+ * Reads the bytes of a server's stream. Holds one chunk; the following ones stay with the server
+ * until they are read. Closing cancels the call. If a stream is dropped without being closed, its
+ * call is cancelled when the garbage collector finds it.
  *
  * @param <T> the message that carries a chunk
  */
@@ -52,11 +52,11 @@ final class ChunkInputStream<T> extends InputStream {
     }
 
     /**
-     * The stream of a call that was just begun, once its first chunk or its end is here.
+     * Waits for the first chunk, or the end, of a call that was just begun, and returns its stream.
      *
-     * @param data the bytes of a message
+     * @param data returns the bytes of a message
      * @param name the RPC, for messages
-     * @param patience which the call was begun with
+     * @param patience the interceptor of the call
      * @throws RemoteStorageException if the call fails before its first message
      */
     static <T> InputStream open(

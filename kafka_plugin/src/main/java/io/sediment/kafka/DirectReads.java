@@ -100,6 +100,14 @@ final class DirectReads implements ChunkSource, DirectReadsMXBean, AutoCloseable
         return failures.get();
     }
 
+    /** Publishes the same figures among the broker's metrics. */
+    void publish(PluginFigures plugin) {
+        plugin.add("direct-read-bytes-total", "Bytes read from the store itself, and verified.",
+            this::getBytes);
+        plugin.add("direct-read-failures-total", "Direct reads that RSM had to stream.",
+            this::getFailures);
+    }
+
     @Override
     public void close() {
         figures.close();

@@ -2,6 +2,9 @@ package io.sediment.kafka;
 
 import java.net.URI;
 import java.net.URISyntaxException;
+import java.util.List;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 
 /**
  * Where a service listens: {@code host:port}, an IPv6 address in brackets.
@@ -29,6 +32,25 @@ record Endpoint(String host, int port) {
             throw malformed(text);
         }
         return new Endpoint(uri.getHost().replaceAll("[\\[\\]]", ""), uri.getPort());
+    }
+
+    /**
+     * Endpoints with commas between them, at least one.
+     *
+     * @throws IllegalArgumentException if one is malformed or named twice
+     */
+    static List<Endpoint> parseAll(String text) {
+        List<Endpoint> endpoints =
+            Stream.of(text.split(",", -1)).map(part -> parse(part.strip())).toList();
+        if (endpoints.stream().distinct().count() < endpoints.size()) {
+            throw new IllegalArgumentException("'" + text + "' names an endpoint twice");
+        }
+        return endpoints;
+    }
+
+    /** The text that {@link #parseAll} reads. */
+    static String join(List<Endpoint> endpoints) {
+        return endpoints.stream().map(Endpoint::toString).collect(Collectors.joining(","));
     }
 
     private static IllegalArgumentException malformed(String text) {

@@ -7,14 +7,16 @@ import io.grpc.Status;
 import io.grpc.StatusException;
 import io.grpc.StatusRuntimeException;
 import io.grpc.protobuf.StatusProto;
+import java.util.EnumSet;
 import java.util.Optional;
+import java.util.Set;
 
 import org.apache.kafka.server.log.remote.storage.RemoteResourceNotFoundException;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
 import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageException;
 
 /**
- * What a failed call is to Kafka. On a {@link RemoteStorageException} Kafka deletes the copy and
+ * Maps failed calls to Kafka's exceptions. On a {@link RemoteStorageException} Kafka deletes the copy and
  * warns; on a {@link RetriableRemoteStorageException} it leaves everything and tries again.
  *
  * <p>The reason of google.rpc.ErrorInfo decides. Without one the answer came from the transport and
@@ -22,15 +24,17 @@ import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageExceptio
  */
 final class Failures {
     private static final String DOMAIN = "sediment";
+    private static final Set<Status.Code> LOST =
+        EnumSet.of(Status.Code.UNAVAILABLE, Status.Code.CANCELLED);
 
     private final String service;
 
-    /** @param service whom the calls go to, for messages: "RSM at host:port" */
+    /** @param service the called service, for messages: "RSM at host:port" */
     Failures(String service) {
         this.service = service;
     }
 
-    /** The exception for a call that ended with {@code cause}, a gRPC status or anything else. */
+    /** Makes the exception for a call that ended with {@code cause}, a gRPC status or another. */
     RemoteStorageException of(String call, Throwable cause) {
         Status status = Status.fromThrowable(cause);
         String message = service + ", " + call + ": " + describe(status);
@@ -41,36 +45,59 @@ final class Failures {
         };
     }
 
-    /** The exception for a call that stood still for too long, as {@code complaint} says. */
+    /** Makes the exception for a call that made no progress; {@code complaint} has the time. */
     RemoteStorageException ofStandstill(String call, String complaint, Throwable cause) {
         return new RetriableRemoteStorageException(
             service + ", " + call + ": " + complaint, cause);
     }
 
-    /** The exception for a call whose thread was interrupted; restores the thread's flag. */
+    /** Makes the exception for a call whose thread was interrupted; restores its flag. */
     RemoteStorageException ofInterrupt(String call, InterruptedException cause) {
         Thread.currentThread().interrupt();
         return new RetriableRemoteStorageException(service + ", " + call + ": interrupted", cause);
     }
 
-    /** The exception for an answer that cannot be read, such as a newer server's. */
+    /** Makes the exception for an answer that cannot be read, such as a newer server's. */
     RemoteStorageException ofAnswer(String call, String complaint, Throwable cause) {
         return new RemoteStorageException(
             service + ", " + call + ": unreadable answer: " + complaint, cause);
     }
 
-    /** Whether the service itself refused the call, so that a repeat is useless. */
+    /** Returns whether the service itself refused the call, so that a retry is useless. */
     static boolean isPermanent(Throwable cause) {
         return verdict(cause) != Verdict.RETRIABLE;
     }
 
-    /** {@code UNAVAILABLE: what the server or the transport said}. */
+    /**
+     * Returns whether the connection, or a server that stops, ended the call, and no service did. A
+     * server that stops cancels the calls that reach it before its clients know.
+     */
+    static boolean isLost(Throwable cause) {
+        return cause instanceof StatusException failure
+            && LOST.contains(failure.getStatus().getCode())
+            && reason(failure).isEmpty();
+    }
+
+    /**
+     * Returns whether the service could not be reached in time, or cannot reach its database. A
+     * service that refuses the call, or is too busy for it, is there.
+     */
+    static boolean isAway(Throwable cause) {
+        return cause instanceof StatusException failure
+            && switch (failure.getStatus().getCode()) {
+                case UNAVAILABLE -> verdict(failure) == Verdict.RETRIABLE;
+                case DEADLINE_EXCEEDED -> reason(failure).isEmpty();
+                default -> false;
+            };
+    }
+
+    /** Formats a status: {@code UNAVAILABLE: description (cause)}. */
     static String describe(Status status) {
         StringBuilder text = new StringBuilder(status.getCode().name());
         if (status.getDescription() != null) {
             text.append(": ").append(status.getDescription());
         }
-        // Netty says "io exception" and leaves the rest, such as a refused connection, to it.
+        // Netty's description is "io exception"; the cause has the rest: "connection refused".
         if (status.getCause() != null && status.getCause().getMessage() != null) {
             text.append(" (").append(status.getCause().getMessage()).append(')');
         }
@@ -90,9 +117,9 @@ final class Failures {
             case "REMOTE_RESOURCE_NOT_FOUND" -> Verdict.NOT_FOUND;
             case "RETRIABLE_REMOTE_STORAGE_ERROR", "THROTTLED", "CONCURRENT_UPDATE" ->
                 Verdict.RETRIABLE;
-            // A reason that this release does not know is judged by its status. Where that does not
-            // ask for a repeat the server has decided, and a permanent error is the one that an
-            // operator sees: Kafka logs retriable ones at DEBUG, and each leaves a copy behind.
+            // A reason that this release does not know is judged by its status. If the status does
+            // not ask for a retry, the error is permanent, so that an operator sees it: Kafka logs
+            // retriable ones at DEBUG, and each of them leaves a copy behind.
             default -> switch (code) {
                 case UNAVAILABLE, RESOURCE_EXHAUSTED, ABORTED -> Verdict.RETRIABLE;
                 default -> Verdict.PERMANENT;
@@ -119,7 +146,7 @@ final class Failures {
             }
             return Optional.empty();
         } catch (IllegalArgumentException | InvalidProtocolBufferException e) {
-            // The details contradict the call's own status, or are no message: believe neither.
+            // The details contradict the call's own status, or are malformed: trust neither.
             return Optional.empty();
         }
     }

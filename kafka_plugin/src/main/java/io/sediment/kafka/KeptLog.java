@@ -21,7 +21,7 @@ final class KeptLog extends InputStream {
     private final int sizeBytes;
 
     private int position;
-    private Chunk chunk;
+    private Optional<Chunk> chunk = Optional.empty();
     private Optional<InputStream> rest = Optional.empty();
     private boolean isClosed;
 
@@ -39,8 +39,13 @@ final class KeptLog extends InputStream {
         sizeBytes = segment.segmentSizeInBytes();
         position = read.startPosition();
         enterChunk();
-        if (rest.isEmpty()) {
-            awaitByte();
+        if (chunk.isPresent()) {
+            try {
+                awaitByte(chunk.get());
+            } catch (RemoteStorageException e) {
+                leaveChunk();
+                throw e;
+            }
         }
     }
 
@@ -51,7 +56,7 @@ final class KeptLog extends InputStream {
     }
 
     @Override
-    public int read(byte[] target, int offset, int length) throws IOException {
+    public synchronized int read(byte[] target, int offset, int length) throws IOException {
         Objects.checkFromIndexSize(offset, length, target.length);
         requireOpen();
         if (length == 0) {
@@ -71,14 +76,15 @@ final class KeptLog extends InputStream {
     }
 
     @Override
-    public int available() throws IOException {
+    public synchronized int available() throws IOException {
         requireOpen();
-        return rest.isPresent() ? rest.get().available() : chunk.available(position);
+        return rest.isPresent() ? rest.get().available() : chunk.get().available(position);
     }
 
     @Override
-    public void close() throws IOException {
+    public synchronized void close() throws IOException {
         isClosed = true;
+        leaveChunk();
         if (rest.isPresent()) {
             rest.get().close();
         }
@@ -89,38 +95,44 @@ final class KeptLog extends InputStream {
         if (rest.isEmpty() && position == sizeBytes) {
             return -1;
         }
-        if (rest.isEmpty() && position == chunk.nextPosition()) {
+        if (rest.isEmpty() && (chunk.isEmpty() || position == chunk.get().nextPosition())) {
             // The next read may begin in the chunk that ends here, but not in the one before.
             cache.pass(segment, position - 2 * ChunkCache.CHUNK_BYTES);
+            leaveChunk();
             enterChunk();
         }
         if (rest.isPresent()) {
             return rest.get().read(target, offset, length);
         }
-        int count = Math.min(awaitByte(), length);
-        chunk.copy(position, target, offset, count);
+        Chunk present = chunk.get();
+        int count = Math.min(awaitByte(present), length);
+        present.copy(position, target, offset, count);
         return count;
     }
 
     /** Takes the chunk with the position or, without one, the ranges from the position on. */
     private void enterChunk() throws RemoteStorageException {
-        Optional<Chunk> kept =
-            cache.get(segment, ChunkCache.startOf(position), read.isSequential());
-        if (kept.isEmpty()) {
+        chunk = cache.get(segment, ChunkCache.startOf(position), read.isSequential());
+        if (chunk.isEmpty()) {
             rest = Optional.of(new LogRanges(
                 (start, end) -> ranges.open(segment, start, end), position, sizeBytes - 1));
             return;
         }
-        chunk = kept.get();
-        if (read.isSequential() && chunk.nextPosition() < sizeBytes) {
-            cache.fetchAhead(segment, chunk.nextPosition());
+        int nextPosition = chunk.get().nextPosition();
+        if (read.isSequential() && nextPosition < sizeBytes) {
+            cache.fetchAhead(segment, nextPosition);
         }
     }
 
+    private void leaveChunk() {
+        chunk.ifPresent(cache::release);
+        chunk = Optional.empty();
+    }
+
     /** Returns how many bytes can be copied. */
-    private int awaitByte() throws RemoteStorageException {
+    private int awaitByte(Chunk present) throws RemoteStorageException {
         try {
-            return chunk.await(position);
+            return present.await(position);
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             throw new RetriableRemoteStorageException(segment.remoteLogSegmentId()

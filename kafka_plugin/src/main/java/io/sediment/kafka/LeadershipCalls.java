@@ -6,6 +6,7 @@ import io.sediment.tieredstorage.v1.OnStopPartitionsRequest;
 import io.sediment.tieredstorage.v1.PartitionLeadership;
 import io.sediment.tieredstorage.v1.RemoteLogMetadataManagerGrpc.RemoteLogMetadataManagerBlockingV2Stub;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import java.util.function.Supplier;
 
@@ -15,11 +16,20 @@ import org.apache.kafka.common.TopicIdPartition;
 final class LeadershipCalls implements LeadershipNotices.Sender {
     private final Supplier<RemoteLogMetadataManagerBlockingV2Stub> stub;
     private final int brokerId;
+    private final Optional<String> clusterId;
 
-    /** @param stub gives a stub with a fresh deadline */
-    LeadershipCalls(Supplier<RemoteLogMetadataManagerBlockingV2Stub> stub, int brokerId) {
+    /**
+     * @param stub gives a stub with a fresh deadline
+     * @param clusterId of the broker's cluster, by which an RLM knows whose the topics are
+     */
+    LeadershipCalls(
+        Supplier<RemoteLogMetadataManagerBlockingV2Stub> stub,
+        int brokerId,
+        Optional<String> clusterId
+    ) {
         this.stub = stub;
         this.brokerId = brokerId;
+        this.clusterId = clusterId;
     }
 
     @Override
@@ -27,6 +37,7 @@ final class LeadershipCalls implements LeadershipNotices.Sender {
         throws StatusException {
         OnPartitionLeadershipChangesRequest.Builder request =
             OnPartitionLeadershipChangesRequest.newBuilder().setBrokerId(brokerId);
+        clusterId.ifPresent(request::setClusterId);
         roles.forEach((partition, role) -> {
             PartitionLeadership leadership = PartitionLeadership.newBuilder()
                 .setTopicIdPartition(Conversions.toMessage(partition))

@@ -18,9 +18,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Tells RLMM which partitions this broker leads and follows, from a thread of its own: the broker's
- * metadata thread, which brings the news, must neither wait nor see a failure. A notice is repeated
- * until RLMM took it; that a partition is gone is said once, as nothing hangs on it.
+ * Reports to RLMM which partitions this broker leads and follows, from a thread of its own: the
+ * broker's metadata thread, which announces them, must neither wait nor see a failure. A notice is
+ * retried until RLMM accepts it. A partition's stop is reported once: nothing depends on it.
  */
 final class LeadershipNotices implements AutoCloseable {
     /** The most partitions of a call. */
@@ -31,6 +31,7 @@ final class LeadershipNotices implements AutoCloseable {
     private final Sender sender;
     private final long firstBackoffMs;
     private final long maxBackoffMs;
+    private final Runnable takenChanged;
     private final Thread thread;
 
     // All below are guarded by this.
@@ -40,7 +41,7 @@ final class LeadershipNotices implements AutoCloseable {
     private final Set<TopicIdPartition> stopped = new LinkedHashSet<>();
     private boolean closed;
 
-    /** What the broker is to a partition. */
+    /** The broker's role for a partition. */
     enum Role { LEADER, FOLLOWER }
 
     /** Makes the calls. */
@@ -51,28 +52,32 @@ final class LeadershipNotices implements AutoCloseable {
     }
 
     /**
-     * Begins to wait for news.
+     * Starts the thread, which waits for {@link #announce} and {@link #stop}.
      *
      * @param firstBackoffMs about how long to wait after a failed call; doubles with each
-     * @param maxBackoffMs but never longer than this
+     * @param maxBackoffMs the longest wait after a failed call
+     * @param takenChanged is run when {@link #taken} has changed; neither waits nor throws
      */
-    LeadershipNotices(Sender sender, long firstBackoffMs, long maxBackoffMs) {
+    LeadershipNotices(
+        Sender sender, long firstBackoffMs, long maxBackoffMs, Runnable takenChanged
+    ) {
         this.sender = sender;
         this.firstBackoffMs = firstBackoffMs;
         this.maxBackoffMs = maxBackoffMs;
+        this.takenChanged = takenChanged;
         this.thread = new Thread(this::run, "sediment-leadership-notices");
         this.thread.setDaemon(true);
         this.thread.start();
     }
 
-    /** Never throws, never waits. A taken partition stays so while its new role is sent. */
+    /** Queues roles. Never throws, never waits. A taken partition stays so meanwhile. */
     synchronized void announce(Set<TopicIdPartition> leaders, Set<TopicIdPartition> followers) {
         leaders.forEach(partition -> announce(partition, Role.LEADER));
         followers.forEach(partition -> announce(partition, Role.FOLLOWER));
         notifyAll();
     }
 
-    /** Never throws, never waits. */
+    /** Queues stops of partitions. Never throws, never waits. */
     synchronized void stop(Set<TopicIdPartition> partitions) {
         for (TopicIdPartition partition : partitions) {
             pending.remove(partition);
@@ -81,14 +86,20 @@ final class LeadershipNotices implements AutoCloseable {
             stopped.add(partition);
         }
         notifyAll();
+        takenChanged.run();
     }
 
-    /** Whether RLMM took a notice of the partition since it was last stopped. */
+    /** Returns whether RLMM has accepted a role of the partition since its last stop. */
     synchronized boolean isTaken(TopicIdPartition partition) {
         return taken.contains(partition);
     }
 
-    /** Drops what was not sent yet. Idempotent. */
+    /** Returns the partitions for which {@link #isTaken} holds, up to the limit. */
+    synchronized List<TopicIdPartition> taken(int limit) {
+        return taken.stream().limit(limit).toList();
+    }
+
+    /** Stops the thread, and drops notices that were not sent. Idempotent. */
     @Override
     public void close() {
         synchronized (this) {
@@ -158,6 +169,7 @@ final class LeadershipNotices implements AutoCloseable {
         try {
             sender.onPartitionLeadershipChanges(roles);
             roles.forEach(this::took);
+            takenChanged.run();
             return true;
         } catch (StatusException e) {
             // One partition that RLMM cannot accept, such as one whose topic id it knows under
@@ -217,7 +229,7 @@ final class LeadershipNotices implements AutoCloseable {
         return some;
     }
 
-    /** Half to all of the time, so that brokers do not come back at one instant. */
+    /** Sleeps for half to all of the time, so that brokers do not return at one instant. */
     private static void pause(long backoffMs) throws InterruptedException {
         TimeUnit.MILLISECONDS.sleep(
             ThreadLocalRandom.current().nextLong(backoffMs / 2, backoffMs + 1));

@@ -2,6 +2,7 @@ package io.sediment.kafka;
 
 import io.grpc.StatusException;
 import io.grpc.stub.StreamObserver;
+import io.sediment.kafka.LookUpCache.Question;
 import io.sediment.tieredstorage.v1.IsReadyRequest;
 import io.sediment.tieredstorage.v1.IsReadyResponse;
 import io.sediment.tieredstorage.v1.RemoteLogMetadataManagerGrpc;
@@ -9,60 +10,80 @@ import io.sediment.tieredstorage.v1.RemoteLogMetadataManagerGrpc.RemoteLogMetada
 import io.sediment.tieredstorage.v1.RemoteLogMetadataManagerGrpc.RemoteLogMetadataManagerStub;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
 
 import org.apache.kafka.common.TopicIdPartition;
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
 
-/** Calls of RLMM as one broker makes them: each has a deadline, and its failure is Kafka's. */
+/** Calls RLMM for one broker, with deadlines, and maps failures to Kafka's exceptions. */
 final class MetadataService implements AutoCloseable {
     private static final long FIRST_BACKOFF_MS = 500;
     private static final long MAX_BACKOFF_MS = 10_000;
-    // Each task of each partition asks before each run, and the answer is the same for all.
+    // Each task of each partition calls before each run, and the answer is the same for all.
     private static final long READINESS_NANOS = TimeUnit.SECONDS.toNanos(1);
     /**
-     * Changes are repeated while RLMM is away or full: all are idempotent, and Kafka copies a whole
-     * segment again if it cannot say that the last copy finished. The call's deadline ends it.
+     * Repeats a change, within its deadline, while RLMM is away, stops, or is full. All changes are
+     * idempotent, and if one fails, Kafka copies the whole segment again.
      */
-    private static final Map<String, ?> REPEAT_CHANGES = Map.of("methodConfig", List.of(Map.of(
-        "name", List.of(
-            change("AddRemoteLogSegmentMetadata"),
-            change("UpdateRemoteLogSegmentMetadata"),
-            change("PutRemotePartitionDeleteMetadata")),
-        "retryPolicy", Map.of(
-            "maxAttempts", 20.0,
-            "initialBackoff", "0.5s",
-            "maxBackoff", "3s",
-            "backoffMultiplier", 2.0,
-            "retryableStatusCodes", List.of("UNAVAILABLE", "RESOURCE_EXHAUSTED")))));
+    private static final Map<String, ?> REPEAT_CHANGES = Map.of(
+        "maxAttempts", 20.0,
+        "initialBackoff", "0.5s",
+        "maxBackoff", "3s",
+        "backoffMultiplier", 2.0,
+        "retryableStatusCodes", List.of("UNAVAILABLE", "CANCELLED", "RESOURCE_EXHAUSTED"));
+    private static final Map<String, ?> REPEATS = Map.of("methodConfig", List.of(
+        Map.of(
+            "name", List.of(Map.of("service", RemoteLogMetadataManagerGrpc.SERVICE_NAME)),
+            "retryPolicy", ServiceChannel.REPEAT_ELSEWHERE),
+        Map.of(
+            "name", List.of(
+                change("AddRemoteLogSegmentMetadata"),
+                change("UpdateRemoteLogSegmentMetadata"),
+                change("PutRemotePartitionDeleteMetadata")),
+            "retryPolicy", REPEAT_CHANGES)));
 
     private final ServiceChannel channel;
     private final Failures failures;
     private final UnaryCalls calls;
     private final int requestTimeoutMs;
     private final int brokerId;
+    private final LookUpCache cache;
+    private final LookUps lookUps;
+    private final LookUpWatch watch;
     private final LeadershipNotices notices;
     private final ChangeQueue changes = new ChangeQueue();
     private volatile Long readyAtNanos;
 
     MetadataService(MetadataManagerConfig config) {
-        channel = new ServiceChannel("RLMM", config, REPEAT_CHANGES);
+        channel = new ServiceChannel("RLMM", config, REPEATS);
         failures = new Failures(channel.toString());
         calls = new UnaryCalls(failures);
         requestTimeoutMs = config.requestTimeoutMs();
         brokerId = config.brokerId();
+        cache = new LookUpCache(
+            TimeUnit.MILLISECONDS.toNanos(config.metadataMaxAgeMs()), System::nanoTime);
+        lookUps = new LookUps(
+            String.valueOf(brokerId), cache, requestTimeoutMs, System::nanoTime);
+        watch = new LookUpWatch(
+            request -> RemoteLogMetadataManagerGrpc.newBlockingV2Stub(channel.channel())
+                .watchPartitions(request),
+            this::takenPartitions, cache, System::nanoTime, LookUpWatch.REFUSED_BACKOFF_MS);
         notices = new LeadershipNotices(
-            new LeadershipCalls(this::blockingStub, brokerId), FIRST_BACKOFF_MS, MAX_BACKOFF_MS);
+            new LeadershipCalls(
+                () -> blockingStub(requestTimeoutMs), brokerId, config.clusterId()),
+            FIRST_BACKOFF_MS, MAX_BACKOFF_MS, watch::partitionsChanged);
     }
 
-    /** A call of a blocking stub. */
+    /** Makes a call with a blocking stub. */
     interface Read<T> {
         T answer(RemoteLogMetadataManagerBlockingV2Stub stub) throws StatusException;
     }
 
-    /** A call of an asynchronous stub. */
+    /** Begins a call with an asynchronous stub. */
     interface Change<Q, T> {
         void begin(RemoteLogMetadataManagerStub stub, Q request, StreamObserver<T> answer);
     }
@@ -76,16 +97,32 @@ final class MetadataService implements AutoCloseable {
     }
 
     /**
-     * What {@code convert} makes of the answer.
+     * Makes a call and converts its answer.
      *
      * @param name the RPC, for messages
      * @throws RemoteStorageException if the call fails or its answer cannot be converted
      */
     <T, K> K read(String name, Read<T> read, Function<T, K> convert) throws RemoteStorageException {
-        return calls.make(name, () -> read.answer(blockingStub()), convert);
+        return calls.make(name, () -> read.answer(blockingStub(requestTimeoutMs)), convert);
     }
 
-    /** Return IsReady's answer, a yes for up to a second; any failure is a no. */
+    /**
+     * Answers a look-up, from memory if all changes up to 3 s ago are known.
+     *
+     * @param name the RPC, for messages
+     * @throws RemoteStorageException if the call fails or its answer cannot be converted
+     */
+    <T> Optional<RemoteLogSegmentMetadata> lookUp(
+        String name,
+        Question question,
+        Read<T> read,
+        Function<T, Optional<RemoteLogSegmentMetadata>> convert
+    ) throws RemoteStorageException {
+        return lookUps.answer(question, timeoutMs ->
+            calls.make(name, () -> read.answer(blockingStub(timeoutMs)), convert));
+    }
+
+    /** Returns IsReady's answer; true is kept for a second, and any failure is false. */
     boolean isReady(TopicIdPartition partition) {
         Long lastNanos = readyAtNanos;
         long nowNanos = System.nanoTime();
@@ -106,52 +143,77 @@ final class MetadataService implements AutoCloseable {
     }
 
     /**
-     * Begins a change, in its turn; completes when it is committed, or with a
-     * {@link RemoteStorageException}. Its deadline counts from when its turn comes.
+     * Begins a change after the ones before it; completes when it is committed, or with a
+     * {@link RemoteStorageException}. Its deadline begins with its call.
      *
      * @param name the RPC, for messages
+     * @param partition the changed partition: look-ups that begin after the change see it
      */
-    <Q, T> CompletableFuture<Void> mutate(String name, Change<Q, T> change, Q request) {
+    <Q, T> CompletableFuture<Void> mutate(
+        String name, TopicIdPartition partition, Change<Q, T> change, Q request
+    ) {
         CompletableFuture<Void> future = new CompletableFuture<>();
-        changes.begin(() -> begin(name, change, request, future));
+        changes.begin(() -> begin(name, partition, change, request, future));
         return future;
     }
 
     private <Q, T> void begin(
-        String name, Change<Q, T> change, Q request, CompletableFuture<Void> future
+        String name,
+        TopicIdPartition partition,
+        Change<Q, T> change,
+        Q request,
+        CompletableFuture<Void> future
     ) {
         RemoteLogMetadataManagerStub stub = RemoteLogMetadataManagerGrpc.newStub(channel.channel())
             .withDeadlineAfter(requestTimeoutMs, TimeUnit.MILLISECONDS);
         change.begin(stub, request, new StreamObserver<>() {
             @Override
             public void onNext(T answer) {
-                // Its outcome, whether it was a repeat, is of no interest to Kafka.
+                // Kafka does not need the outcome, which is whether the change was a repeat.
             }
 
             @Override
             public void onError(Throwable cause) {
-                changes.ended();
+                ended();
                 future.completeExceptionally(failures.of(name, cause));
             }
 
             @Override
             public void onCompleted() {
-                changes.ended();
+                ended();
                 future.complete(null);
+            }
+
+            private void ended() {
+                changes.ended();
+                // A failed change may have been committed all the same.
+                cache.drop(partition);
             }
         });
     }
 
-    /** Ends what is under way. Idempotent. */
+    /** Publishes the figures of calls and look-ups. */
+    void publish(PluginFigures figures) {
+        channel.figures().publish(figures);
+        lookUps.publish(figures);
+    }
+
+    /** Cancels all calls. Idempotent. */
     @Override
     public void close() {
         notices.close();
+        watch.close();
         channel.close();
+        lookUps.close();
     }
 
-    private RemoteLogMetadataManagerBlockingV2Stub blockingStub() {
+    private List<TopicIdPartition> takenPartitions(int limit) {
+        return notices.taken(limit);
+    }
+
+    private RemoteLogMetadataManagerBlockingV2Stub blockingStub(int timeoutMs) {
         return RemoteLogMetadataManagerGrpc.newBlockingV2Stub(channel.channel())
-            .withDeadlineAfter(requestTimeoutMs, TimeUnit.MILLISECONDS);
+            .withDeadlineAfter(timeoutMs, TimeUnit.MILLISECONDS);
     }
 
     private static Map<String, String> change(String method) {

@@ -15,9 +15,9 @@ import java.util.concurrent.TimeoutException;
 import java.util.function.LongSupplier;
 
 /**
- * How long one stream may stand still: long until the server has taken it up, short from then on.
- * RSM takes more streams than it has threads for and serves them in turn. It sends its headers when
- * a thread takes a stream up, so that waiting for one is not the same as making no progress.
+ * Limits how long one stream may make no progress: a long time until the server begins to serve it,
+ * a short time from then on. RSM accepts more streams than it has threads and serves them in turn.
+ * It sends its headers when a thread begins to serve a stream, which tells the two waits apart.
  */
 final class Patience implements ClientInterceptor {
     // Ten copies of a broker may wait behind six (RSM's defaults): of 1 GiB each they are through
@@ -30,7 +30,7 @@ final class Patience implements ClientInterceptor {
     private final LongSupplier clock;
     private volatile Long takenUpNanos;
 
-    /** By this clock, in nanoseconds as {@link System#nanoTime} does. */
+    /** Limits the waits by a clock in nanoseconds, such as {@link System#nanoTime}. */
     Patience(Duration turn, Duration progress, LongSupplier clock) {
         turnNanos = turn.toNanos();
         progressNanos = progress.toNanos();
@@ -45,7 +45,7 @@ final class Patience implements ClientInterceptor {
         return new Patience(READ_TURN, Duration.ofMillis(progressTimeoutMs), System::nanoTime);
     }
 
-    /** Something that moves one message and gives up after a time, and then has moved none. */
+    /** Moves one message, or none if that is not possible within a time. */
     interface Step<T> {
         T within(long timeout, TimeUnit unit)
             throws StatusException, InterruptedException, TimeoutException;
@@ -54,14 +54,14 @@ final class Patience implements ClientInterceptor {
     /**
      * Makes one step of the call.
      *
-     * @throws TimeoutException if the server has stood still for too long; {@link #complaint} says
-     *     for how long
+     * @throws TimeoutException if the server has made no progress for too long; {@link #complaint}
+     *     has the time
      */
     <T> T take(Step<T> step) throws StatusException, InterruptedException, TimeoutException {
         long sinceNanos = clock.getAsLong();
         while (true) {
             try {
-                // If the server takes the call up meanwhile, the time ends no earlier than this.
+                // If the server begins to serve the call meanwhile, its time ends no earlier.
                 long timeoutNanos = Math.min(leftNanos(sinceNanos), progressNanos);
                 return step.within(timeoutNanos, TimeUnit.NANOSECONDS);
             } catch (TimeoutException e) {
@@ -72,7 +72,12 @@ final class Patience implements ClientInterceptor {
         }
     }
 
-    /** {@code no progress for 60000 ms}. */
+    /** Returns whether the server has begun to serve the stream. */
+    boolean isTakenUp() {
+        return takenUpNanos != null;
+    }
+
+    /** Describes the limit that was exceeded: {@code no progress for 60000 ms}. */
     String complaint() {
         return takenUpNanos == null
             ? "not taken up for " + TimeUnit.NANOSECONDS.toMillis(turnNanos) + " ms"
@@ -97,7 +102,7 @@ final class Patience implements ClientInterceptor {
         };
     }
 
-    /** Of a wait that began then. */
+    /** Returns the rest of a wait that began at {@code sinceNanos}. */
     private long leftNanos(long sinceNanos) {
         long nowNanos = clock.getAsLong();
         Long takenUp = takenUpNanos;

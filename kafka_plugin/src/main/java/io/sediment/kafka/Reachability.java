@@ -9,6 +9,7 @@ import io.grpc.ForwardingClientCallListener.SimpleForwardingClientCallListener;
 import io.grpc.Metadata;
 import io.grpc.MethodDescriptor;
 import io.grpc.Status;
+import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
@@ -16,17 +17,16 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Says once that a service does not serve and once that it does again, and that it refuses the
- * broker. Kafka itself logs a failure that it will retry at DEBUG alone, so that without this an
- * operator sees nothing.
+ * Logs once that a service does not serve, once that it serves again, and that it refuses the
+ * broker. Kafka itself logs a failure that it retries only at DEBUG, which operators do not see.
  */
 final class Reachability implements ClientInterceptor {
     private static final Logger LOG = LoggerFactory.getLogger(Reachability.class);
     private static final long WARN_INTERVAL_NANOS = TimeUnit.MINUTES.toNanos(1);
 
-    // Read instead by FetchLogSegment, whose failures are said: an RSM of an earlier release does
-    // not have it, and refusals are part of its work.
-    private static final String OPTIONAL_CALL = "OpenLogSegment";
+    // Other calls replace these, and log their own failures: a service of an earlier release does
+    // not have these.
+    private static final Set<String> OPTIONAL_CALLS = Set.of("OpenLogSegment", "WatchPartitions");
 
     private final String service;
     private boolean reachable = true;
@@ -34,7 +34,7 @@ final class Reachability implements ClientInterceptor {
     private long lastWarnNanos = System.nanoTime() - WARN_INTERVAL_NANOS;
     private long lastRefusalNanos = lastWarnNanos;
 
-    /** @param service whom the calls go to: "RSM at host:port" */
+    /** @param service the called service: "RSM at host:port" */
     Reachability(String service) {
         this.service = service;
     }
@@ -68,7 +68,7 @@ final class Reachability implements ClientInterceptor {
                 } else if (status.isOk() || Failures.isPermanent(status.asException(trailers))) {
                     reached();
                 } else if (!isClosedByKafka(status)
-                    && !OPTIONAL_CALL.equals(method.getBareMethodName())) {
+                    && !OPTIONAL_CALLS.contains(method.getBareMethodName())) {
                     missed(method.getBareMethodName() + ": " + Failures.describe(status));
                 }
                 super.onClose(status, trailers);
@@ -76,19 +76,19 @@ final class Reachability implements ClientInterceptor {
         };
     }
 
-    /** No repeat of any call helps before an operator changes something. */
+    /** Returns whether calls keep failing until an operator changes the policy. */
     private static boolean isRefusalOfTheBroker(Status status) {
         return status.getCode() == Status.Code.PERMISSION_DENIED
             || status.getCode() == Status.Code.UNAUTHENTICATED;
     }
 
-    /** Kafka closes most reads before their end; a stream that stood still is no such case. */
+    /** Kafka closes most reads before their end; a stream without progress has failed. */
     private static boolean isClosedByKafka(Status status) {
         return status.getCode() == Status.Code.CANCELLED
             && !(status.getCause() instanceof TimeoutException);
     }
 
-    /** Logs nothing more: calls that end because the channel is closed show nothing. */
+    /** Stops logging: calls that end because the channel closes are no failures. */
     synchronized void silence() {
         silent = true;
     }

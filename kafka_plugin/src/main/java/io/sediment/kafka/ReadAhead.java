@@ -1,6 +1,7 @@
 package io.sediment.kafka;
 
 import java.io.InputStream;
+import java.util.Optional;
 import java.util.function.LongSupplier;
 
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentId;
@@ -15,6 +16,7 @@ import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
 final class ReadAhead implements ReadAheadMXBean, AutoCloseable {
     private final long maxBytes;
     private final ChunkSource ranges;
+    private final Optional<DiskChunks> disk;
     private final ChunkCache cache;
     private final Readers readers = new Readers();
     private final JmxBean figures;
@@ -24,6 +26,7 @@ final class ReadAhead implements ReadAheadMXBean, AutoCloseable {
      * @param maxBytes to hold in memory for all readers; 0 reads nothing ahead
      * @param chunks of the bytes to hold; positions are multiples of {@link ChunkCache#CHUNK_BYTES}
      * @param ranges of all other bytes
+     * @param disk for more chunks than fit in memory, if any; closed with this
      * @param clock as {@link System#nanoTime}
      */
     ReadAhead(
@@ -31,11 +34,13 @@ final class ReadAhead implements ReadAheadMXBean, AutoCloseable {
         long maxBytes,
         ChunkSource chunks,
         ChunkSource ranges,
+        Optional<DiskChunks> disk,
         LongSupplier clock
     ) {
         this.maxBytes = maxBytes;
         this.ranges = ranges;
-        cache = new ChunkCache(maxBytes, chunks, clock);
+        this.disk = disk;
+        cache = new ChunkCache(maxBytes, chunks, disk, clock);
         figures = new JmxBean("ReadAhead", broker, this);
     }
 
@@ -63,9 +68,31 @@ final class ReadAhead implements ReadAheadMXBean, AutoCloseable {
         cache.drop(segment);
     }
 
+    /** Publishes the same figures among the broker's metrics. */
+    void publish(PluginFigures plugin) {
+        plugin.add("read-ahead-max-bytes", "The bound of the bytes held.", this::getMaxBytes);
+        plugin.add("read-ahead-held-bytes", "Bytes of logs in memory, or about to arrive.",
+            this::getHeldBytes);
+        plugin.add("read-ahead-hits-total", "Chunks that a reader found in memory.", this::getHits);
+        plugin.add("read-ahead-misses-total", "Chunks that a sequential reader did not find.",
+            this::getMisses);
+        plugin.add("read-ahead-misfits-total", "Of these, chunks without room.", this::getMisfits);
+        plugin.add("read-ahead-evictions-total", "Chunks evicted for others.", this::getEvictions);
+        plugin.add("read-ahead-fetched-bytes-total", "Bytes asked for before a reader needed them.",
+            this::getFetchedAheadBytes);
+        plugin.add("read-ahead-never-used-bytes-total", "Of these, bytes that none needed.",
+            this::getNeverUsedBytes);
+        plugin.add("read-ahead-disk-held-bytes", "Bytes of logs on the disk.",
+            this::getDiskHeldBytes);
+        plugin.add("read-ahead-disk-hits-total", "Chunks read from the disk.", this::getDiskHits);
+        plugin.add("read-ahead-disk-failures-total",
+            "Files damaged or missing, and failures of the disk.", this::getDiskFailures);
+    }
+
     @Override
     public void close() {
         cache.close();
+        disk.ifPresent(DiskChunks::close);
         figures.close();
     }
 
@@ -107,6 +134,25 @@ final class ReadAhead implements ReadAheadMXBean, AutoCloseable {
     @Override
     public long getNeverUsedBytes() {
         return cache.counts().neverUsedBytes();
+    }
+
+    @Override
+    public long getDiskHeldBytes() {
+        return diskCounts().heldBytes();
+    }
+
+    @Override
+    public long getDiskHits() {
+        return diskCounts().hits();
+    }
+
+    @Override
+    public long getDiskFailures() {
+        return diskCounts().failures();
+    }
+
+    private DiskChunks.Counts diskCounts() {
+        return disk.map(DiskChunks::counts).orElse(DiskChunks.Counts.NONE);
     }
 
     /** The chunks from where the earlier read began to the one where the next begins. */

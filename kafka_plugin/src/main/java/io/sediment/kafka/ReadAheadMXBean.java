@@ -25,4 +25,13 @@ public interface ReadAheadMXBean {
 
     /** Of these, the bytes evicted or dropped before a reader needed them. */
     long getNeverUsedBytes();
+
+    /** Bytes of logs in {@code rsm.config.read.ahead.directory}; 0 without one. */
+    long getDiskHeldBytes();
+
+    /** How many chunks were read from there instead of from RSM or the store. */
+    long getDiskHits();
+
+    /** How many files there were damaged or missing, and how many writes, reads, deletions failed. */
+    long getDiskFailures();
 }

@@ -41,7 +41,7 @@ final class Readers {
             return startPosition;
         }
 
-        /** Whether it goes on from an earlier read. */
+        /** Whether it continues an earlier read. */
         boolean isSequential() {
             return isSequential;
         }
@@ -73,12 +73,12 @@ final class Readers {
     /**
      * A read that has begun.
      *
-     * @param earlier the read that it goes on from, which is forgotten
+     * @param earlier the read that it continues, which is forgotten
      */
     record Begun(Read read, Optional<Read> earlier) {
     }
 
-    /** Remembers a read in place of the one that it goes on from. */
+    /** Remembers a read in place of the one that it continues. */
     synchronized Begun begin(RemoteLogSegmentMetadata segment, int startPosition) {
         Optional<Read> earlier = recent.stream()
             .filter(read -> read.isContinuedAt(segment, startPosition))

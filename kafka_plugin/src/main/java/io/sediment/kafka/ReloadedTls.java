@@ -40,7 +40,7 @@ final class ReloadedTls extends SslContext implements AutoCloseable {
     /**
      * Reads the files. An outdated certificate is logged and no error: the broker must start.
      *
-     * @param service whom the connections go to, for messages: "RSM at host:port"
+     * @param service the service of the connections, for messages: "RSM at host:port"
      * @throws TlsFileException if they cannot be used
      */
     ReloadedTls(String service, TlsFiles files) throws TlsFileException {
@@ -70,7 +70,7 @@ final class ReloadedTls extends SslContext implements AutoCloseable {
         poller.shutdownNow();
     }
 
-    /** Looks for changes once. */
+    /** Checks the files for changes once. */
     void poll() {
         String found;
         try {

@@ -1,5 +1,7 @@
 package io.sediment.kafka;
 
+import io.sediment.kafka.LookUpCache.Kind;
+import io.sediment.kafka.LookUpCache.Question;
 import io.sediment.tieredstorage.v1.AddRemoteLogSegmentMetadataRequest;
 import io.sediment.tieredstorage.v1.GetHighestOffsetForEpochRequest;
 import io.sediment.tieredstorage.v1.GetNextSegmentWithTxnIndexRequest;
@@ -20,6 +22,8 @@ import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 
 import org.apache.kafka.common.TopicIdPartition;
+import org.apache.kafka.common.metrics.Monitorable;
+import org.apache.kafka.common.metrics.PluginMetrics;
 import org.apache.kafka.server.log.remote.storage.RemoteLogMetadataManager;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadataUpdate;
@@ -33,12 +37,18 @@ import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageExceptio
  * Kafka's RemoteLogMetadataManager (KIP-405) over Sediment's RLMM; settings:
  * those of {@link MetadataManagerConfig}.
  *
- * <p>Strongly consistent: a future that completed means committed, and every later read by any
- * broker sees it. Thread-safe once configured. A failure that a repeat may cure, a service that is
- * away among them, is a {@link RetriableRemoteStorageException}; a read of a partition that RLMM
- * does not know is a {@link RemoteResourceNotFoundException}; null arguments are refused.
+ * <p>Strongly consistent: a future that completed means committed, and every later read by this
+ * broker sees it. Other brokers' reads see it too, except the two look-ups by which consumers read
+ * ({@link #remoteLogSegmentMetadata}, {@link #nextSegmentWithTxnIndex}): these are answered from
+ * memory while RLMM reports changes, usually within 100 ms and at most 3 s late; while RLMM is away
+ * they may be as old as {@code metadata.max.age.ms}.
+ *
+ * <p>Thread-safe once configured. A failure that a repeat may cure, a service that is away among
+ * them, is a {@link RetriableRemoteStorageException}; a read of a partition that RLMM does not know
+ * is a {@link RemoteResourceNotFoundException}; null arguments are refused.
  */
-public final class SedimentRemoteLogMetadataManager implements RemoteLogMetadataManager {
+public final class SedimentRemoteLogMetadataManager
+    implements RemoteLogMetadataManager, Monitorable {
     private static final int PAGE_SIZE = 500;
 
     private volatile MetadataService service;
@@ -51,8 +61,13 @@ public final class SedimentRemoteLogMetadataManager implements RemoteLogMetadata
     @Override
     public void configure(Map<String, ?> configs) {
         MetadataManagerConfig config = new MetadataManagerConfig(configs);
-        config.logUnused();
         service = new MetadataService(config);
+    }
+
+    /** Publishes what the plugin counts among the broker's metrics. Call it once configured. */
+    @Override
+    public void withPluginMetrics(PluginMetrics metrics) {
+        service().publish(new PluginFigures(metrics));
     }
 
     /**
@@ -69,6 +84,7 @@ public final class SedimentRemoteLogMetadataManager implements RemoteLogMetadata
         }
         return service().mutate(
             "AddRemoteLogSegmentMetadata",
+            metadata.topicIdPartition(),
             RemoteLogMetadataManagerStub::addRemoteLogSegmentMetadata,
             AddRemoteLogSegmentMetadataRequest.newBuilder()
                 .setMetadata(Conversions.toMessage(metadata))
@@ -92,6 +108,7 @@ public final class SedimentRemoteLogMetadataManager implements RemoteLogMetadata
         }
         return service().mutate(
             "UpdateRemoteLogSegmentMetadata",
+            update.remoteLogSegmentId().topicIdPartition(),
             RemoteLogMetadataManagerStub::updateRemoteLogSegmentMetadata,
             UpdateRemoteLogSegmentMetadataRequest.newBuilder()
                 .setUpdate(Conversions.toMessage(update))
@@ -99,7 +116,7 @@ public final class SedimentRemoteLogMetadataManager implements RemoteLogMetadata
                 .build());
     }
 
-    /** The finished segment that holds an offset in the lineage of a leader epoch. */
+    /** Finds the finished segment that holds an offset in the lineage of a leader epoch. */
     @Override
     public Optional<RemoteLogSegmentMetadata> remoteLogSegmentMetadata(
         TopicIdPartition topicIdPartition, int epochForOffset, long offset
@@ -110,15 +127,16 @@ public final class SedimentRemoteLogMetadataManager implements RemoteLogMetadata
                 .setEpochForOffset(epochForOffset)
                 .setOffset(offset)
                 .build();
-        return service().read(
+        return service().lookUp(
             "GetRemoteLogSegmentMetadata",
+            new Question(Kind.SEGMENT, topicIdPartition, epochForOffset, offset),
             stub -> stub.getRemoteLogSegmentMetadata(request),
             answer -> answer.hasMetadata()
                 ? Optional.of(Conversions.toKafka(answer.getMetadata()))
                 : Optional.empty());
     }
 
-    /** The highest offset ever finished in a leader epoch, inclusive. */
+    /** Finds the highest offset ever finished in a leader epoch, inclusive. */
     @Override
     public Optional<Long> highestOffsetForEpoch(TopicIdPartition topicIdPartition, int leaderEpoch)
         throws RemoteStorageException {
@@ -142,6 +160,7 @@ public final class SedimentRemoteLogMetadataManager implements RemoteLogMetadata
         Objects.requireNonNull(metadata, "metadata");
         return service().mutate(
             "PutRemotePartitionDeleteMetadata",
+            metadata.topicIdPartition(),
             RemoteLogMetadataManagerStub::putRemotePartitionDeleteMetadata,
             PutRemotePartitionDeleteMetadataRequest.newBuilder()
                 .setMetadata(Conversions.toMessage(metadata))
@@ -159,14 +178,14 @@ public final class SedimentRemoteLogMetadataManager implements RemoteLogMetadata
     public Iterator<RemoteLogSegmentMetadata> listRemoteLogSegments(
         TopicIdPartition topicIdPartition
     ) throws RemoteStorageException {
-        // The broker asks for all of a partition only when it is about to delete, and raises its
-        // log start before it asks for the first deletion: a refusal has to come now.
+        // The broker lists a whole partition only when it is about to delete, and raises its log
+        // start before the first deletion: a refusal must come now.
         return list(ListRemoteLogSegmentsRequest.newBuilder()
             .setTopicIdPartition(Conversions.toMessage(nonNull(topicIdPartition)))
             .setDeletesFor(RetentionOwner.RETENTION_OWNER_BROKER));
     }
 
-    /** The same, of the segments with records of a leader epoch. */
+    /** Lists the segments with records of a leader epoch in the same way. */
     @Override
     public Iterator<RemoteLogSegmentMetadata> listRemoteLogSegments(
         TopicIdPartition topicIdPartition, int leaderEpoch
@@ -176,7 +195,7 @@ public final class SedimentRemoteLogMetadataManager implements RemoteLogMetadata
             .setLeaderEpoch(leaderEpoch));
     }
 
-    /** Tells RLMM in the background, until it took it; neither throws nor waits. Idempotent. */
+    /** Reports to RLMM in the background, with retries; neither throws nor waits. Idempotent. */
     @Override
     public void onPartitionLeadershipChanges(
         Set<TopicIdPartition> leaderPartitions, Set<TopicIdPartition> followerPartitions
@@ -186,14 +205,14 @@ public final class SedimentRemoteLogMetadataManager implements RemoteLogMetadata
         service().notices().announce(leaderPartitions, followerPartitions);
     }
 
-    /** Tells RLMM in the background, once; neither throws nor waits. Idempotent. */
+    /** Reports to RLMM in the background, once; neither throws nor waits. Idempotent. */
     @Override
     public void onStopPartitions(Set<TopicIdPartition> partitions) {
         Objects.requireNonNull(partitions, "partitions");
         service().notices().stop(partitions);
     }
 
-    /** Bytes of the segments with records of a leader epoch, each counted whole (KIP-852). */
+    /** Adds up the bytes of the segments with records of a leader epoch, each counted whole (KIP-852). */
     @Override
     public long remoteLogSize(TopicIdPartition topicIdPartition, int leaderEpoch)
         throws RemoteStorageException {
@@ -207,7 +226,7 @@ public final class SedimentRemoteLogMetadataManager implements RemoteLogMetadata
             GetRemoteLogSizeResponse::getSizeBytes);
     }
 
-    /** The first segment from an offset on whose transaction index may have entries (KIP-1058). */
+    /** Finds the first segment from an offset on whose transaction index may have entries (KIP-1058). */
     @Override
     public Optional<RemoteLogSegmentMetadata> nextSegmentWithTxnIndex(
         TopicIdPartition topicIdPartition, int epoch, long offset
@@ -217,8 +236,9 @@ public final class SedimentRemoteLogMetadataManager implements RemoteLogMetadata
             .setEpoch(epoch)
             .setOffset(offset)
             .build();
-        return service().read(
+        return service().lookUp(
             "GetNextSegmentWithTxnIndex",
+            new Question(Kind.NEXT_WITH_TXN_INDEX, topicIdPartition, epoch, offset),
             stub -> stub.getNextSegmentWithTxnIndex(request),
             answer -> answer.hasMetadata()
                 ? Optional.of(Conversions.toKafka(answer.getMetadata()))
@@ -235,7 +255,7 @@ public final class SedimentRemoteLogMetadataManager implements RemoteLogMetadata
         return rlmm.notices().isTaken(nonNull(topicIdPartition)) && rlmm.isReady(topicIdPartition);
     }
 
-    /** Ends what is under way. Idempotent. */
+    /** Cancels all calls. Idempotent. */
     @Override
     public void close() {
         MetadataService open = service;

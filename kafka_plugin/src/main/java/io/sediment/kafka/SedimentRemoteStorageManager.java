@@ -1,5 +1,8 @@
 package io.sediment.kafka;
 
+import com.google.protobuf.ByteString;
+import io.grpc.stub.BlockingClientCall;
+import io.sediment.kafka.CallFigures.Attempt;
 import io.sediment.tieredstorage.v1.DeleteLogSegmentDataRequest;
 import io.sediment.tieredstorage.v1.FetchIndexRequest;
 import io.sediment.tieredstorage.v1.FetchIndexResponse;
@@ -10,11 +13,16 @@ import io.sediment.tieredstorage.v1.OpenLogSegmentResponse;
 import io.sediment.tieredstorage.v1.RemoteStorageManagerGrpc;
 import io.sediment.tieredstorage.v1.RemoteStorageManagerGrpc.RemoteStorageManagerBlockingV2Stub;
 import java.io.InputStream;
+import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Function;
+import java.util.stream.Stream;
 
+import org.apache.kafka.common.metrics.Monitorable;
+import org.apache.kafka.common.metrics.PluginMetrics;
 import org.apache.kafka.server.log.remote.storage.LogSegmentData;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata.CustomMetadata;
@@ -24,15 +32,25 @@ import org.apache.kafka.server.log.remote.storage.RemoteStorageManager;
 import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageException;
 
 /**
- * Kafka's RemoteStorageManager (KIP-405) over Sediment's RSM; settings:
- * those of {@link StorageManagerConfig}.
+ * Implements Kafka's RemoteStorageManager (KIP-405) over Sediment's RSM, with the settings of
+ * {@link StorageManagerConfig}.
  *
- * <p>Thread-safe once configured. A failure that a repeat may cure, a service that is away among
- * them, is a {@link RetriableRemoteStorageException}; null arguments are refused.
+ * <p>Thread-safe once configured. If a retry may succeed, for example because the service is away,
+ * the failure is a {@link RetriableRemoteStorageException}; null arguments are refused.
  */
-public final class SedimentRemoteStorageManager implements RemoteStorageManager {
-    // A reader waits for it, and then for the stream instead.
+public final class SedimentRemoteStorageManager implements RemoteStorageManager, Monitorable {
+    // A reader waits for this call, and then for the stream instead.
     private static final int OPEN_TIMEOUT_MS = 5_000;
+    // A server that stops closes its connections meanwhile, so that the repeat goes to another one.
+    private static final long REPEAT_PAUSE_MS = 50;
+
+    // Without copies: gRPC would hold their bytes in memory for a repeat.
+    private static final Map<String, ?> REPEATS = Map.of("methodConfig", List.of(Map.of(
+        "name", Stream.of("FetchLogSegment", "FetchIndex", "OpenLogSegment", "DeleteLogSegmentData")
+            .map(method ->
+                Map.of("service", RemoteStorageManagerGrpc.SERVICE_NAME, "method", method))
+            .toList(),
+        "retryPolicy", ServiceChannel.REPEAT_ELSEWHERE)));
 
     private volatile ServiceChannel channel;
     private volatile StorageManagerConfig config;
@@ -47,8 +65,8 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
     @Override
     public void configure(Map<String, ?> configs) {
         config = new StorageManagerConfig(configs);
-        config.logUnused();
-        channel = new ServiceChannel("RSM", config, Map.of());
+        Optional<DiskChunks> disk = config.openReadAheadDirectory();
+        channel = new ServiceChannel("RSM", config, REPEATS);
         String broker = String.valueOf(configs.get("broker.id"));
         ChunkSource streams = this::openLog;
         direct = config.directReads()
@@ -59,7 +77,17 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
             config.readAheadMaxBytes(),
             direct.<ChunkSource>map(reads -> reads).orElse(streams),
             streams,
+            disk,
             System::nanoTime);
+    }
+
+    /** Publishes the plugin's figures among the broker's metrics. Call it once configured. */
+    @Override
+    public void withPluginMetrics(PluginMetrics metrics) {
+        PluginFigures figures = new PluginFigures(metrics);
+        configured().figures().publish(figures);
+        readAhead.publish(figures);
+        direct.ifPresent(reads -> reads.publish(figures));
     }
 
     /**
@@ -78,7 +106,7 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
     }
 
     /**
-     * The log from a byte on, inclusive.
+     * Opens the log from a byte on, inclusive.
      *
      * @throws RemoteResourceNotFoundException if the segment is not in the store
      * @throws IllegalArgumentException if the position is negative
@@ -89,7 +117,7 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
         FetchLogSegmentRequest.Builder request = logRequest(metadata, startPosition);
         int endPosition = metadata.segmentSizeInBytes() - 1;
         if (endPosition < startPosition) {
-            // Unknown, or a read beyond the end, which is RSM's to answer.
+            // The size is unknown, or the read begins beyond the end, which RSM refuses.
             return fetchLogSegment(request.build());
         }
         configured();
@@ -97,7 +125,7 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
     }
 
     /**
-     * The log between two bytes, both inclusive; ends at the end of the file if that is first.
+     * Opens the log between two bytes, both inclusive; it ends at the end of the file at the latest.
      *
      * @throws RemoteResourceNotFoundException if the segment is not in the store
      * @throws IllegalArgumentException if a position is negative or the end is below the start
@@ -115,7 +143,7 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
     }
 
     /**
-     * An index file as it was copied.
+     * Opens an index file as it was copied.
      *
      * @throws RemoteResourceNotFoundException if the segment is not in the store or has no
      *     transaction index
@@ -132,16 +160,11 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
         configured();
         // Kafka reads a segment's indexes, unless it has them, before it reads from the segment.
         readAhead.expect(metadata);
-        Patience patience = Patience.withRead(config.progressTimeoutMs());
-        return ChunkInputStream.open(
-            stub(patience).fetchIndex(request),
-            FetchIndexResponse::getData,
-            "FetchIndex",
-            failures(),
-            patience);
+        return openStream(
+            "FetchIndex", stub -> stub.fetchIndex(request), FetchIndexResponse::getData);
     }
 
-    /** Removes all that belongs to the segment id. Idempotent: already gone is a success. */
+    /** Deletes all objects of the segment id. Idempotent: succeeds if there are none. */
     @Override
     public void deleteLogSegmentData(RemoteLogSegmentMetadata metadata)
         throws RemoteStorageException {
@@ -159,12 +182,12 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
                     .deleteLogSegmentData(request),
                 answer -> null);
         } finally {
-            // What a read of before the deletion has begun to fetch meanwhile.
+            // A read from before the deletion may have fetched chunks meanwhile.
             readAhead.drop(metadata.remoteLogSegmentId());
         }
     }
 
-    /** Ends what is under way. Idempotent. */
+    /** Cancels all calls. Idempotent. */
     @Override
     public void close() {
         ServiceChannel open = channel;
@@ -197,13 +220,40 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
 
     private InputStream fetchLogSegment(FetchLogSegmentRequest request)
         throws RemoteStorageException {
-        Patience patience = Patience.withRead(config.progressTimeoutMs());
-        return ChunkInputStream.open(
-            stub(patience).fetchLogSegment(request),
-            FetchLogSegmentResponse::getData,
+        return openStream(
             "FetchLogSegment",
-            failures(),
-            patience);
+            stub -> stub.fetchLogSegment(request),
+            FetchLogSegmentResponse::getData);
+    }
+
+    /**
+     * Opens a stream, once more if it is lost after RSM's headers and before its first chunk: gRPC
+     * does not retry from the headers on.
+     */
+    private <T> InputStream openStream(
+        String name,
+        Function<RemoteStorageManagerBlockingV2Stub, BlockingClientCall<?, T>> begin,
+        Function<T, ByteString> data
+    ) throws RemoteStorageException {
+        Patience patience = Patience.withRead(config.progressTimeoutMs());
+        try {
+            return ChunkInputStream.open(
+                begin.apply(stub(patience).withOption(CallFigures.ATTEMPT, Attempt.FIRST)),
+                data, name, failures(), patience);
+        } catch (RemoteStorageException e) {
+            if (!patience.isTakenUp() || !Failures.isLost(e.getCause())) {
+                throw e;
+            }
+        }
+        try {
+            TimeUnit.MILLISECONDS.sleep(REPEAT_PAUSE_MS);
+        } catch (InterruptedException e) {
+            throw failures().ofInterrupt(name, e);
+        }
+        Patience again = Patience.withRead(config.progressTimeoutMs());
+        return ChunkInputStream.open(
+            begin.apply(stub(again).withOption(CallFigures.ATTEMPT, Attempt.REPEAT)),
+            data, name, failures(), again);
     }
 
     private static FetchLogSegmentRequest.Builder logRequest(
@@ -222,7 +272,7 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
         return RemoteStorageManagerGrpc.newBlockingV2Stub(configured().channel());
     }
 
-    /** For one stream. */
+    /** Makes the stub of one stream. */
     private RemoteStorageManagerBlockingV2Stub stub(Patience patience) {
         return stub().withInterceptors(patience);
     }

@@ -4,6 +4,7 @@ import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import java.util.stream.Collectors;
 
 import org.apache.kafka.common.config.AbstractConfig;
@@ -11,8 +12,8 @@ import org.apache.kafka.common.config.ConfigDef;
 import org.apache.kafka.common.config.ConfigException;
 
 /**
- * The settings of both plugins. The broker strips its prefix from the keys; it is put back here, so
- * that every message names the property that an operator wrote.
+ * Parses the settings of both plugins. The broker strips its prefix from the keys; this class adds
+ * it again, so that every message names the property that the operator wrote.
  */
 abstract class ServiceConfig extends AbstractConfig {
     private static final String ENDPOINT = "endpoint";
@@ -26,25 +27,23 @@ abstract class ServiceConfig extends AbstractConfig {
     private static final String SSL_KEY_FILE = "ssl.key.file";
     private static final List<String> SSL_FILES =
         List.of(SSL_CA_FILE, SSL_CERTIFICATE_FILE, SSL_KEY_FILE);
-    // Not a setting of ours, but never a mistake of the operator's either.
+    // The broker sets these, and Strimzi sets those of Kafka's own metadata manager for every plugin.
     private static final List<String> OF_THE_BROKER =
         List.of("node.id", "broker.id", "cluster.id", "log.dir");
-    private static final String CLIENTS_OF_THE_BROKER = "remote.log.metadata.common.client.";
+    private static final String OF_KAFKAS_MANAGER = "remote.log.metadata.";
 
     private final String prefix;
-    private final Endpoint endpoint;
+    private final List<Endpoint> endpoints;
     private final int requestTimeoutMs;
 
     /** @throws ConfigException naming the property at fault in full, prefix included */
     ServiceConfig(ConfigDef definition, String prefix, Map<String, ?> configs) {
         super(definition, withPrefix(prefix, configs));
         this.prefix = prefix;
-        endpoint = Endpoint.parse(getString(prefix + ENDPOINT));
+        requireKnown(definition, prefix, configs.keySet());
+        endpoints = Endpoint.parseAll(getString(prefix + ENDPOINT));
         requestTimeoutMs = getInt(prefix + REQUEST_TIMEOUT_MS);
         requireProtocolAndItsFiles();
-        configs.keySet().stream()
-            .filter(key -> OF_THE_BROKER.contains(key) || key.startsWith(CLIENTS_OF_THE_BROKER))
-            .forEach(key -> ignore(prefix + key));
     }
 
     static ConfigDef definition(String prefix, String service) {
@@ -54,9 +53,11 @@ abstract class ServiceConfig extends AbstractConfig {
                 ConfigDef.Type.STRING,
                 ConfigDef.NO_DEFAULT_VALUE,
                 ConfigDef.LambdaValidator.with(
-                    ServiceConfig::requireEndpoint, () -> "host:port, an IPv6 address in brackets"),
+                    ServiceConfig::requireEndpoints,
+                    () -> "host:port, an IPv6 address in brackets; several with commas"),
                 ConfigDef.Importance.HIGH,
-                "Where " + service + " listens: host:port, an IPv6 address in brackets.")
+                "Where " + service + " listens: host:port, an IPv6 address in brackets; several"
+                    + " with commas between them.")
             .define(
                 prefix + SECURITY_PROTOCOL,
                 ConfigDef.Type.STRING,
@@ -91,17 +92,17 @@ abstract class ServiceConfig extends AbstractConfig {
                 "How long a call that is not a stream may take, its retries included.");
     }
 
-    /** Where the service listens. */
-    Endpoint endpoint() {
-        return endpoint;
+    /** Returns the endpoints of the service, at least one. */
+    List<Endpoint> endpoints() {
+        return endpoints;
     }
 
-    /** The name of the property that decides between TLS and plaintext, for messages. */
+    /** Names the property that chooses between TLS and plaintext, for messages. */
     String securityProtocolProperty() {
         return prefix + SECURITY_PROTOCOL;
     }
 
-    /** The files for mutual TLS; empty if the operator chose plaintext. */
+    /** Returns the files for mutual TLS; empty if the operator chose plaintext. */
     Optional<TlsFiles> tlsFiles() {
         return getString(prefix + SECURITY_PROTOCOL).equals(PLAINTEXT)
             ? Optional.empty()
@@ -109,7 +110,7 @@ abstract class ServiceConfig extends AbstractConfig {
                 pemFile(SSL_CA_FILE), pemFile(SSL_CERTIFICATE_FILE), pemFile(SSL_KEY_FILE)));
     }
 
-    /** How long a call that is not a stream may take, its retries included. */
+    /** Returns how long a call that is not a stream may take, its retries included. */
     int requestTimeoutMs() {
         return requestTimeoutMs;
     }
@@ -133,8 +134,8 @@ abstract class ServiceConfig extends AbstractConfig {
                 .collect(Collectors.joining(", "));
             throw new ConfigException(property
                 + (protocol == null ? " is missing" : "=" + protocol + " is not supported")
-                + ": set SSL, with " + files + "; or set PLAINTEXT, with which anybody on the"
-                + " network can read and delete what is in the tier");
+                + ": set SSL, with " + files + "; or set PLAINTEXT, which lets anyone on the"
+                + " network read and delete the data in the tier");
         }
         boolean needed = protocol.equals(SSL);
         for (String file : SSL_FILES) {
@@ -150,9 +151,22 @@ abstract class ServiceConfig extends AbstractConfig {
         }
     }
 
-    private static void requireEndpoint(String name, Object value) {
+    /** Refuses properties that the plugin does not have. */
+    private static void requireKnown(ConfigDef definition, String prefix, Set<String> keys) {
+        for (String key : keys) {
+            boolean isOfKafka = OF_THE_BROKER.contains(key) || key.startsWith(OF_KAFKAS_MANAGER);
+            if (!isOfKafka && !definition.names().contains(prefix + key)) {
+                throw new ConfigException(prefix + key + " is no setting of this plugin"
+                    + Spelling.closest(prefix + key, definition.names())
+                        .map(known -> "; did you mean " + known + "?")
+                        .orElse(": remove it"));
+            }
+        }
+    }
+
+    private static void requireEndpoints(String name, Object value) {
         try {
-            Endpoint.parse((String) value);
+            Endpoint.parseAll((String) value);
         } catch (IllegalArgumentException e) {
             throw new ConfigException(name, value, e.getMessage());
         }

@@ -1,6 +1,11 @@
 package io.sediment.kafka;
 
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.InvalidPathException;
+import java.nio.file.Path;
 import java.util.Map;
+import java.util.Optional;
 
 import org.apache.kafka.common.config.ConfigDef;
 import org.apache.kafka.common.config.ConfigException;
@@ -12,6 +17,10 @@ final class StorageManagerConfig extends ServiceConfig {
     private static final int DEFAULT_PROGRESS_TIMEOUT_MS = 60_000;
     private static final String READ_AHEAD_MAX_BYTES = PREFIX + "read.ahead.max.bytes";
     private static final long DEFAULT_READ_AHEAD_MAX_BYTES = 96L * 1024 * 1024;
+    private static final String READ_AHEAD_DIRECTORY = PREFIX + "read.ahead.directory";
+    private static final String READ_AHEAD_DIRECTORY_MAX_BYTES =
+        READ_AHEAD_DIRECTORY + ".max.bytes";
+    private static final long DEFAULT_READ_AHEAD_DIRECTORY_MAX_BYTES = 4L * 1024 * 1024 * 1024;
     private static final String DIRECT_READS = PREFIX + "direct.reads";
     private static final ConfigDef DEFINITION = definition(PREFIX, "RSM")
         .define(
@@ -20,7 +29,7 @@ final class StorageManagerConfig extends ServiceConfig {
             DEFAULT_PROGRESS_TIMEOUT_MS,
             ConfigDef.Range.atLeast(1),
             ConfigDef.Importance.LOW,
-            "How long a copy or a read that RSM has taken up may stand still before it is ended.")
+            "How long a running copy or read may make no progress before it is cancelled.")
         .define(
             READ_AHEAD_MAX_BYTES,
             ConfigDef.Type.LONG,
@@ -29,6 +38,19 @@ final class StorageManagerConfig extends ServiceConfig {
             ConfigDef.Importance.MEDIUM,
             "How many bytes of logs to hold in the broker's heap for all sequential readers; 0"
                 + " reads nothing ahead.")
+        .define(
+            READ_AHEAD_DIRECTORY,
+            ConfigDef.Type.STRING,
+            null,
+            ConfigDef.Importance.LOW,
+            "A directory of this broker's own for more chunks of logs than fit in the heap.")
+        .define(
+            READ_AHEAD_DIRECTORY_MAX_BYTES,
+            ConfigDef.Type.LONG,
+            DEFAULT_READ_AHEAD_DIRECTORY_MAX_BYTES,
+            ConfigDef.Range.atLeast(ChunkCache.CHUNK_BYTES),
+            ConfigDef.Importance.LOW,
+            "How many bytes of logs to hold in that directory.")
         .define(
             DIRECT_READS,
             ConfigDef.Type.BOOLEAN,
@@ -39,6 +61,8 @@ final class StorageManagerConfig extends ServiceConfig {
 
     private final int progressTimeoutMs;
     private final long readAheadMaxBytes;
+    private final Optional<Path> readAheadDirectory;
+    private final long readAheadDirectoryMaxBytes;
     private final boolean directReads;
 
     StorageManagerConfig(Map<String, ?> configs) {
@@ -46,25 +70,71 @@ final class StorageManagerConfig extends ServiceConfig {
         progressTimeoutMs = getInt(PROGRESS_TIMEOUT_MS);
         readAheadMaxBytes = getLong(READ_AHEAD_MAX_BYTES);
         directReads = getBoolean(DIRECT_READS);
-        if (directReads && readAheadMaxBytes < ChunkCache.CHUNK_BYTES) {
-            throw new ConfigException(DIRECT_READS + "=true reads chunks of "
-                + ChunkCache.CHUNK_BYTES + " bytes: " + READ_AHEAD_MAX_BYTES + "="
-                + readAheadMaxBytes + " has no room for one");
+        readAheadDirectory = Optional.ofNullable(getString(READ_AHEAD_DIRECTORY))
+            .map(StorageManagerConfig::parsePath);
+        readAheadDirectoryMaxBytes = getLong(READ_AHEAD_DIRECTORY_MAX_BYTES);
+        if (directReads) {
+            requireRoomForAChunk(DIRECT_READS + "=true");
+        }
+        if (readAheadDirectory.isPresent()) {
+            requireRoomForAChunk(READ_AHEAD_DIRECTORY + "=" + readAheadDirectory.get());
+        } else if (originals().containsKey(READ_AHEAD_DIRECTORY_MAX_BYTES)) {
+            throw new ConfigException(READ_AHEAD_DIRECTORY_MAX_BYTES + " is set, but "
+                + READ_AHEAD_DIRECTORY + " is not: set that too, or remove this");
         }
     }
 
-    /** How long a stream that RSM has taken up may move no message before it is ended. */
+    /** Returns how long a running copy or read may make no progress before it is cancelled. */
     int progressTimeoutMs() {
         return progressTimeoutMs;
     }
 
-    /** How many bytes of logs to hold in the heap for all sequential readers. */
+    /** Returns how many bytes of logs to hold in the heap for all sequential readers. */
     long readAheadMaxBytes() {
         return readAheadMaxBytes;
     }
 
-    /** Whether to read chunks from the object store itself. */
+    /**
+     * Opens the directory for chunks of logs, if there is one.
+     *
+     * @throws ConfigException if it cannot be created or written
+     */
+    Optional<DiskChunks> openReadAheadDirectory() {
+        return readAheadDirectory.map(directory -> {
+            try {
+                return new DiskChunks(
+                    directory, readAheadDirectoryMaxBytes, Files::newOutputStream,
+                    System::nanoTime);
+            } catch (IOException e) {
+                throw new ConfigException(READ_AHEAD_DIRECTORY + "=" + directory
+                    + " cannot be created or written: " + e + "; let the broker's user write a"
+                    + " directory there, or remove the setting");
+            }
+        });
+    }
+
+    /** Returns whether to read chunks from the object store itself. */
     boolean directReads() {
         return directReads;
+    }
+
+    private void requireRoomForAChunk(String setting) {
+        if (readAheadMaxBytes < ChunkCache.CHUNK_BYTES) {
+            throw new ConfigException(setting + " needs chunks of " + ChunkCache.CHUNK_BYTES
+                + " bytes: " + READ_AHEAD_MAX_BYTES + "=" + readAheadMaxBytes
+                + " has no room for one");
+        }
+    }
+
+    private static Path parsePath(String text) {
+        if (text.isBlank()) {
+            throw new ConfigException(
+                READ_AHEAD_DIRECTORY + " is empty: set a directory, or remove the setting");
+        }
+        try {
+            return Path.of(text);
+        } catch (InvalidPathException e) {
+            throw new ConfigException(READ_AHEAD_DIRECTORY, text, e.getMessage());
+        }
     }
 }

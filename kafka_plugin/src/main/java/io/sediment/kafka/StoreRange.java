@@ -26,7 +26,8 @@ final class StoreRange extends InputStream {
     private final int endPosition;
     private final HttpURLConnection connection;
     private final InputStream body;
-    private final byte[] block;
+    // In pieces as small as those of a chunk, for the same reason.
+    private final byte[][] block;
 
     private int nextPosition;
     private int readBytes;
@@ -42,7 +43,8 @@ final class StoreRange extends InputStream {
         this.log = log;
         this.endPosition = endPosition;
         nextPosition = startPosition;
-        block = new byte[Math.min(log.blockBytes(), endPosition - startPosition + 1)];
+        int blockBytes = Math.min(log.blockBytes(), endPosition - startPosition + 1);
+        block = new byte[(blockBytes - 1) / Chunk.PIECE_BYTES + 1][];
         HttpURLConnection opened = null;
         try {
             opened = (HttpURLConnection) log.url().openConnection();
@@ -74,8 +76,10 @@ final class StoreRange extends InputStream {
             }
             readBlock();
         }
-        int count = Math.min(length, blockSize - readBytes);
-        System.arraycopy(block, readBytes, target, offset, count);
+        int inPiece = readBytes % Chunk.PIECE_BYTES;
+        int count = Math.min(
+            length, Math.min(blockSize - readBytes, Chunk.PIECE_BYTES - inPiece));
+        System.arraycopy(block[readBytes / Chunk.PIECE_BYTES], inPiece, target, offset, count);
         readBytes += count;
         return count;
     }
@@ -117,19 +121,17 @@ final class StoreRange extends InputStream {
     }
 
     private void readBlock() throws StoreReadException {
-        int wantedBytes = Math.min(block.length, endPosition - nextPosition + 1);
-        int count;
-        try {
-            count = body.readNBytes(block, 0, wantedBytes);
-        } catch (IOException e) {
-            throw failure(e);
-        }
-        if (count < wantedBytes) {
-            throw new StoreReadException(
-                Scope.STORE, "the answer ended at position " + (nextPosition + count));
-        }
+        int wantedBytes = Math.min(log.blockBytes(), endPosition - nextPosition + 1);
         CRC32C crc32c = new CRC32C();
-        crc32c.update(block, 0, wantedBytes);
+        for (int filled = 0; filled < wantedBytes; filled += Chunk.PIECE_BYTES) {
+            int number = filled / Chunk.PIECE_BYTES;
+            int pieceBytes = Math.min(Chunk.PIECE_BYTES, wantedBytes - filled);
+            if (block[number] == null) {
+                block[number] = new byte[pieceBytes];
+            }
+            readPiece(block[number], pieceBytes, nextPosition + filled);
+            crc32c.update(block[number], 0, pieceBytes);
+        }
         int expected = log.crc32c(nextPosition);
         if ((int) crc32c.getValue() != expected) {
             throw new StoreReadException(Scope.DAMAGED_LOG, String.format(
@@ -139,6 +141,19 @@ final class StoreRange extends InputStream {
         nextPosition += wantedBytes;
         readBytes = 0;
         blockSize = wantedBytes;
+    }
+
+    private void readPiece(byte[] piece, int wantedBytes, int position) throws StoreReadException {
+        int count;
+        try {
+            count = body.readNBytes(piece, 0, wantedBytes);
+        } catch (IOException e) {
+            throw failure(e);
+        }
+        if (count < wantedBytes) {
+            throw new StoreReadException(
+                Scope.STORE, "the answer ended at position " + (position + count));
+        }
     }
 
     /** What the store says about a refusal, such as {@code " RequestTimeTooSkewed"}. */

@@ -5,7 +5,7 @@ import io.grpc.stub.BlockingClientCall;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
-/** What reads and copies have in common. */
+/** Cancels streams, for reads and copies. */
 final class StreamingCalls {
     private static final long CANCEL_TIMEOUT_MS = 1_000;
 
@@ -13,14 +13,14 @@ final class StreamingCalls {
     }
 
     /**
-     * Cancels a call and gives back what it holds. Does nothing to one that ended; may be called
-     * from any thread, an interrupted one among them.
+     * Cancels a call and frees its memory. Does nothing if it has ended; may be called from any
+     * thread, also an interrupted one.
      */
     static void cancel(BlockingClientCall<?, ?> call, String why) {
         cancel(call, why, null);
     }
 
-    /** The same for a call that stood still for too long. */
+    /** Cancels a call that made no progress for too long. */
     static void cancel(BlockingClientCall<?, ?> call, String why, TimeoutException cause) {
         call.cancel(why, cause);
         boolean interrupted = Thread.interrupted();

@@ -15,7 +15,7 @@ import java.util.Optional;
 import javax.net.ssl.SSLException;
 
 /**
- * The three files with which a channel proves who the broker is and whom it believes.
+ * Holds the three files by which a channel proves who the broker is and which servers it trusts.
  *
  * @param ca the certificates of the authorities that sign the service's certificate
  * @param certificate the broker's certificate, and behind it those that lead to its authority

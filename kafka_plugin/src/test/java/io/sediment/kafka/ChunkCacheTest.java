@@ -3,9 +3,11 @@ package io.sediment.kafka;
 import static io.sediment.kafka.Eventually.assertEventually;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.ByteArrayInputStream;
+import java.util.Arrays;
 import java.util.Optional;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
@@ -27,8 +29,10 @@ class ChunkCacheTest {
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
         }
-        return new ByteArrayInputStream(new byte[end - start + 1]);
-    }, nowNanos::get);
+        byte[] bytes = new byte[end - start + 1];
+        Arrays.fill(bytes, (byte) (start / CHUNK + 1));
+        return new ByteArrayInputStream(bytes);
+    }, Optional.empty(), nowNanos::get);
 
     @AfterEach
     void close() {
@@ -115,15 +119,54 @@ class ChunkCacheTest {
     }
 
     @Test
+    void memoryOfAChunkIsUsedAgainOnceItsLastReaderHasReleasedIt() throws Exception {
+        Chunk first = whole(0);
+        Chunk second = cache.get(segment, 0, false).orElseThrow();
+        cache.pass(segment, 0);
+        cache.release(first);
+        fetchWhole(CHUNK);
+        fetchWhole(2 * CHUNK);
+        assertEquals(1, cache.counts().evictions());
+        assertEquals(1, byteOf(second, CHUNK - 1), "it is being read");
+        cache.release(second);
+        cache.pass(segment, CHUNK);
+        fetchWhole(3 * CHUNK);
+        assertThrows(NullPointerException.class, () -> byteOf(second, 0), "it is free");
+        assertEquals(4, byteOf(cache.get(segment, 3 * CHUNK, false).orElseThrow(), 3 * CHUNK));
+    }
+
+    @Test
+    void memoryOfADroppedFetchIsUsedAgainWhenItHasEnded() throws Exception {
+        arrival = new CountDownLatch(1);
+        Chunk dropped = cache.get(segment, 0, true).orElseThrow();
+        cache.drop(segment.remoteLogSegmentId());
+        cache.release(dropped);
+        arrival.countDown();
+        assertEventually(() -> cache.counts().heldBytes() == 0, "the fetch ends");
+        assertThrows(NullPointerException.class, () -> byteOf(dropped, 0), "it is free");
+    }
+
+    @Test
     void closedCacheFetchesNothing() {
         cache.close();
         assertFalse(cache.get(segment, 0, true).isPresent());
     }
 
     private void fetchWhole(int start) throws Exception {
+        cache.release(whole(start));
+    }
+
+    private Chunk whole(int start) throws Exception {
         Chunk chunk = cache.get(segment, start, true).orElseThrow();
         chunk.await(start + CHUNK - 1);
         // The fetch ends after its last byte has arrived.
         assertEventually(() -> cache.isWhole(segment, start), "the fetch ends");
+        return chunk;
+    }
+
+    private static byte byteOf(Chunk chunk, int position) {
+        byte[] one = new byte[1];
+        chunk.copy(position, one, 0, 1);
+        return one[0];
     }
 }

@@ -41,7 +41,7 @@ class LeadershipNoticesTest {
     void start() {
         server = new LocalServer(rlmm);
         manager = new SedimentRemoteLogMetadataManager();
-        manager.configure(server.settings("node.id", 7));
+        manager.configure(server.settings("node.id", 7, "cluster.id", "of-brokers"));
     }
 
     @AfterEach
@@ -64,6 +64,17 @@ class LeadershipNoticesTest {
         assertEquals(List.of(FOLLOWED), partitions(notice.getFollowersList().stream()));
         assertFalse(notice.getLeaders(0).hasLeaderEpoch());
         assertEquals(7, notice.getBrokerId());
+        assertEquals("of-brokers", notice.getClusterId());
+    }
+
+    @Test
+    void brokerThatDoesNotKnowItsClusterSendsNone() {
+        try (var without = new SedimentRemoteLogMetadataManager()) {
+            without.configure(server.settings("node.id", 7));
+            without.onPartitionLeadershipChanges(Set.of(LED), Set.of());
+            assertEventually(() -> !rlmm.notices.isEmpty(), "the notice");
+        }
+        assertFalse(rlmm.notices.get(0).hasClusterId());
     }
 
     @Test
@@ -113,10 +124,11 @@ class LeadershipNoticesTest {
 
         assertFalse(manager.isReady(LED));
         assertTrue(manager.isReady(FOLLOWED));
-        assertEventually(() -> rlmm.stops.size() == 1, "RLMM hears of it");
+        // One call, which gRPC may repeat at other endpoints.
+        assertEventually(() -> rlmm.stops.size() == 3, "RLMM hears of it");
         manager.onPartitionLeadershipChanges(Set.of(LED), Set.of());
         assertReady(LED);
-        assertEquals(1, rlmm.stops.size());
+        assertEquals(3, rlmm.stops.size());
     }
 
     @Test

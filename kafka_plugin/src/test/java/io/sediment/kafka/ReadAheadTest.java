@@ -12,14 +12,20 @@ import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.InputStream;
 import java.lang.management.ManagementFactory;
+import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Optional;
 import java.util.Random;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.stream.Stream;
 import javax.management.MBeanServer;
 import javax.management.ObjectName;
 
@@ -31,6 +37,9 @@ import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageExceptio
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 class ReadAheadTest {
     private static final int MIB = 1024 * 1024;
@@ -245,7 +254,7 @@ class ReadAheadTest {
         }
         // Time stands still: on a slow machine readers may seem to have stopped.
         try (ReadAhead readAhead =
-            new ReadAhead("6", MAX_BYTES, this::openRange, this::openRange, () -> 0)) {
+            new ReadAhead("6", MAX_BYTES, this::openRange, this::openRange, Optional.empty(), () -> 0)) {
             for (int start = 0; start < sizeBytes; start += FETCH) {
                 for (RemoteLogSegmentMetadata segment : segments) {
                     try (InputStream stream = readAhead.open(segment, start)) {
@@ -265,8 +274,17 @@ class ReadAheadTest {
         assertTrue(rsm.fetchedBytes() <= 2L * readers * sizeBytes, () -> "" + rsm.fetchedBytes());
     }
 
-    @Test
-    void everyReadEqualsTheLogHoweverReadersBehave() throws Exception {
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void everyReadEqualsTheLogHoweverReadersAndDisksBehave(boolean hasDisk, @TempDir Path disk)
+        throws Exception {
+        if (hasDisk) {
+            manager.close();
+            manager = new SedimentRemoteStorageManager();
+            manager.configure(server.settings("broker.id", 5, "read.ahead.max.bytes", MAX_BYTES,
+                "read.ahead.directory", disk.toString(),
+                "read.ahead.directory.max.bytes", 6 * CHUNK));
+        }
         long seed = System.nanoTime();
         List<RemoteLogSegmentMetadata> segments = new ArrayList<>();
         List<byte[]> logs = new ArrayList<>();
@@ -286,6 +304,9 @@ class ReadAheadTest {
                         which = random.nextInt(segments.size());
                         position = random.nextInt(logs.get(which).length);
                     }
+                    if (random.nextInt(8) == 0) {
+                        damageAFile(random, disk);
+                    }
                     position = readSome(random, logs.get(which), segments.get(which), position);
                     if (position == logs.get(which).length) {
                         which = (which + 1) % segments.size();
@@ -304,6 +325,9 @@ class ReadAheadTest {
         }
         threads.shutdown();
         assertEventually(() -> figure("HeldBytes") <= MAX_BYTES, "the bound holds");
+        assertEquals(hasDisk, figure("DiskHeldBytes") > 0);
+        assertEquals(hasDisk, figure("DiskHits") > 0);
+        assertTrue(figure("DiskHeldBytes") <= 6 * CHUNK);
     }
 
     @Test
@@ -317,7 +341,18 @@ class ReadAheadTest {
         manager.close();
 
         assertFalse(ManagementFactory.getPlatformMBeanServer().isRegistered(name()));
-        assertEquals(0, readAheadThreads());
+        // A thread leaves its pool a moment before it ends.
+        assertEventually(() -> readAheadThreads() == 0, "the threads end");
+    }
+
+    private static void damageAFile(Random random, Path directory) throws IOException {
+        try (Stream<Path> files = Files.list(directory)) {
+            for (Path file : files.skip(random.nextInt(4)).limit(1).toList()) {
+                Files.write(file, new byte[1 + random.nextInt(100)], StandardOpenOption.WRITE);
+            }
+        } catch (NoSuchFileException e) {
+            // It was deleted meanwhile.
+        }
     }
 
     /** Reads from a position on, perhaps in small steps, perhaps interrupted; returns the next. */

@@ -5,12 +5,15 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
-import java.util.Set;
 
 import org.apache.kafka.common.config.ConfigException;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
@@ -25,19 +28,33 @@ class ServiceConfigTest {
     void endpointIsHostAndPort(String text, String host, int port) {
         StorageManagerConfig config = storage("endpoint", text);
 
-        assertEquals(new Endpoint(host, port), config.endpoint());
-        assertEquals(text, config.endpoint().toString());
+        assertEquals(List.of(new Endpoint(host, port)), config.endpoints());
+        assertEquals(text, Endpoint.join(config.endpoints()));
+    }
+
+    @Test
+    void severalEndpointsHaveCommasBetweenThem() {
+        assertEquals(
+            List.of(new Endpoint("a", 1), new Endpoint("2001:db8::1", 2), new Endpoint("b", 1)),
+            storage("endpoint", "a:1, [2001:db8::1]:2,b:1").endpoints());
     }
 
     @ParameterizedTest
     @ValueSource(strings = {"", "rsm", "rsm:", ":9090", "rsm:0", "rsm:65536", "rsm:port",
-        "http://rsm:9090", "rsm:9090/", "me@rsm:9090", "2001:db8::1:9090", "a b:1", "rsm:1?q"})
+        "http://rsm:9090", "rsm:9090/", "me@rsm:9090", "2001:db8::1:9090", "a b:1", "rsm:1?q",
+        "a:1,b:1,a:1"})
     void malformedEndpointIsRefusedByItsFullName(String text) {
         ConfigException failure = assertThrows(
             ConfigException.class, () -> storage("endpoint", text));
 
         assertTrue(failure.getMessage().contains("rsm.config.endpoint"), failure.getMessage());
         assertTrue(failure.getMessage().contains("'" + text + "'"), failure.getMessage());
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"a:1,", ",a:1", "a:1,b"})
+    void malformedEndpointAmongOthersIsRefused(String text) {
+        assertRefused(Map.of("endpoint", text), "rsm.config.endpoint", "' is not host:port");
     }
 
     @Test
@@ -80,6 +97,26 @@ class ServiceConfigTest {
     }
 
     @Test
+    void directoryIsRefusedIfItCannotBeUsedAndItsBoundWithoutIt(@TempDir Path parent)
+        throws Exception {
+        Path file = Files.writeString(parent.resolve("file"), "x");
+        StorageManagerConfig config =
+            storage("endpoint", "rsm:1", "read.ahead.directory", file.toString());
+        ConfigException failure =
+            assertThrows(ConfigException.class, config::openReadAheadDirectory);
+        assertTrue(failure.getMessage().contains("rsm.config.read.ahead.directory=" + file
+            + " cannot be created or written: "), failure.getMessage());
+        assertTrue(storage("endpoint", "rsm:1").openReadAheadDirectory().isEmpty());
+        assertRefused(
+            plaintext("endpoint", "rsm:1", "read.ahead.directory.max.bytes", 1L << 32),
+            "rsm.config.read.ahead.directory.max.bytes is set, but", "directory is not");
+        assertRefused(
+            plaintext("endpoint", "rsm:1", "read.ahead.directory", "/d", "read.ahead.max.bytes", 0),
+            "rsm.config.read.ahead.max.bytes=0 has no room for one");
+        assertRefused(plaintext("endpoint", "rsm:1", "read.ahead.directory", " "), "is empty");
+    }
+
+    @Test
     void brokerIdIsTheNodeIdWhereThereIsOne() {
         assertEquals(-1, brokerId());
         assertEquals(3, brokerId("broker.id", 3));
@@ -87,18 +124,28 @@ class ServiceConfigTest {
     }
 
     @Test
-    void onlyWhatAnOperatorWroteInVainIsUnused() {
-        MetadataManagerConfig config = new MetadataManagerConfig(Map.of(
+    void whatTheBrokerSetsAndWhatIsOfKafkasManagerIsAccepted() {
+        new MetadataManagerConfig(Map.of(
             "endpoint", "rlmm:1",
             "security.protocol", "PLAINTEXT",
             "node.id", 1,
             "broker.id", 1,
             "cluster.id", "c",
             "log.dir", "/d",
-            "remote.log.metadata.common.client.bootstrap.servers", "b:1",
-            "endpiont", "typo"));
+            "remote.log.metadata.topic.replication.factor", 3,
+            "remote.log.metadata.common.client.bootstrap.servers", "b:1"));
+    }
 
-        assertEquals(Set.of("rlmm.config.endpiont"), config.unused());
+    @ParameterizedTest
+    @CsvSource({
+        "endpiont, ; did you mean rsm.config.endpoint?",
+        "ssl.ca.fle, ; did you mean rsm.config.ssl.ca.file?",
+        "chunk.size, : remove it",
+    })
+    void unknownSettingIsRefusedWithTheOneThatIsMeant(String name, String advice) {
+        assertRefused(
+            Map.of("endpoint", "rsm:1", "security.protocol", "PLAINTEXT", name, "x"),
+            "rsm.config." + name + " is no setting of this plugin" + advice);
     }
 
     @ParameterizedTest

@@ -60,7 +60,12 @@ final class TestAuthority {
 
     /** Valid now, for 127.0.0.1. */
     Issued issue(String name) {
-        return issue(name, keys("EC", 256), Instant.now().minusSeconds(60), "127.0.0.1");
+        return issue(name, "127.0.0.1");
+    }
+
+    /** Valid now, for a host of this name or address. */
+    Issued issue(String name, String host) {
+        return issue(name, keys("EC", 256), Instant.now().minusSeconds(60), host);
     }
 
     /** Of keys that are given, valid for an hour from a time on. */
@@ -131,7 +136,11 @@ final class TestAuthority {
                 Extension.basicConstraints, true, new BasicConstraints(isAuthority));
             if (!isAuthority) {
                 builder.addExtension(Extension.subjectAlternativeName, false,
-                    new GeneralNames(new GeneralName(GeneralName.iPAddress, address)));
+                    new GeneralNames(new GeneralName(
+                        Character.isDigit(address.charAt(0))
+                            ? GeneralName.iPAddress
+                            : GeneralName.dNSName,
+                        address)));
             }
             var signer = new JcaContentSignerBuilder("SHA256withECDSA").build(keys.getPrivate());
             return new JcaX509CertificateConverter().getCertificate(builder.build(signer));

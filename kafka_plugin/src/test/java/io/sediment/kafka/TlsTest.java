@@ -90,6 +90,31 @@ class TlsTest {
     }
 
     @Test
+    void eachEndpointNeedsACertificateOfItsOwnHost() throws Exception {
+        try (LocalServer named = new LocalServer(
+            rsm, Optional.of(authority.server(authority.issue("rsm-1", "localhost"))))) {
+            String localhost = named.endpoint().replace("127.0.0.1", "localhost");
+            Map<String, Object> settings = server.settings(directory);
+            settings.put("endpoint", server.endpoint() + "," + localhost);
+            manager = new SedimentRemoteStorageManager();
+            manager.configure(settings);
+
+            assertEventually(() -> deletes() && server.peers().size() == 1
+                && named.peers().size() == 1, "both are connected");
+            server.stop();
+            manager.deleteLogSegmentData(Samples.SEGMENT);
+            server.startAgain();
+            manager.close();
+
+            settings.put("endpoint", localhost.replace("localhost", "127.0.0.1"));
+            manager = new SedimentRemoteStorageManager();
+            manager.configure(settings);
+            assertThrows(RetriableRemoteStorageException.class,
+                () -> manager.deleteLogSegmentData(Samples.SEGMENT));
+        }
+    }
+
+    @Test
     void rsaKeyWorksToo() throws Exception {
         authority.issue("broker", TestAuthority.keys("RSA", 2048), Instant.now(), "127.0.0.1")
             .writeTo(directory);

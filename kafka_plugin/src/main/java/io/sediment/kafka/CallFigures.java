@@ -1,0 +1,150 @@
+package io.sediment.kafka;
+
+import io.grpc.CallOptions;
+import io.grpc.Channel;
+import io.grpc.ClientCall;
+import io.grpc.ClientInterceptor;
+import io.grpc.ClientStreamTracer;
+import io.grpc.ForwardingClientCall.SimpleForwardingClientCall;
+import io.grpc.ForwardingClientCallListener.SimpleForwardingClientCallListener;
+import io.grpc.Metadata;
+import io.grpc.MethodDescriptor;
+import io.grpc.Status;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.LongAdder;
+
+/** Counts a service's calls, by RPC, for Kafka's metrics of the plugin. Thread-safe. */
+final class CallFigures implements ClientInterceptor {
+    /** Which attempt of its caller a call is; {@link Attempt#ONLY} if it is not set. */
+    static final CallOptions.Key<Attempt> ATTEMPT =
+        CallOptions.Key.createWithDefault("sediment.attempt", Attempt.ONLY);
+
+    private final Map<String, Figures> figures = new ConcurrentHashMap<>();
+    private volatile Optional<PluginFigures> published = Optional.empty();
+
+    /** The attempts of a call that its caller, and not gRPC, repeats. */
+    enum Attempt {
+        ONLY,
+        /** Repeated if {@link Failures#isLost} holds after the headers, before a message. */
+        FIRST,
+        REPEAT
+    }
+
+    /** The figures of one RPC. */
+    private static final class Figures {
+        private final LongAdder calls = new LongAdder();
+        private final LongAdder failures = new LongAdder();
+        private final LongAdder repeats = new LongAdder();
+        private final LongAdder timeMs = new LongAdder();
+    }
+
+    /** Publishes the figures of each RPC from its first call on. */
+    void publish(PluginFigures plugin) {
+        published = Optional.of(plugin);
+        figures.forEach((call, counted) -> publish(plugin, call, counted));
+    }
+
+    @Override
+    public <ReqT, RespT> ClientCall<ReqT, RespT> interceptCall(
+        MethodDescriptor<ReqT, RespT> method, CallOptions options, Channel next
+    ) {
+        Figures counted = figures.computeIfAbsent(method.getBareMethodName(), call -> {
+            Figures made = new Figures();
+            published.ifPresent(plugin -> publish(plugin, call, made));
+            return made;
+        });
+        Attempt attempt = options.getOption(ATTEMPT);
+        (attempt == Attempt.REPEAT ? counted.repeats : counted.calls).increment();
+        CallOptions observed = options.withStreamTracerFactory(new Repeats(counted));
+        return new CountedCall<>(next.newCall(method, observed), counted, attempt);
+    }
+
+    /** Counts the end of one call. */
+    private static final class CountedCall<ReqT, RespT>
+        extends SimpleForwardingClientCall<ReqT, RespT> {
+        private final Figures counted;
+        private final Attempt attempt;
+        private final long beganNanos = System.nanoTime();
+        private volatile boolean isClosedByKafka;
+        private volatile boolean hasHeaders;
+        private volatile boolean hasMessage;
+
+        CountedCall(ClientCall<ReqT, RespT> call, Figures counted, Attempt attempt) {
+            super(call);
+            this.counted = counted;
+            this.attempt = attempt;
+        }
+
+        @Override
+        public void start(Listener<RespT> listener, Metadata headers) {
+            super.start(new SimpleForwardingClientCallListener<>(listener) {
+                @Override
+                public void onHeaders(Metadata received) {
+                    hasHeaders = true;
+                    super.onHeaders(received);
+                }
+
+                @Override
+                public void onMessage(RespT message) {
+                    hasMessage = true;
+                    super.onMessage(message);
+                }
+
+                @Override
+                public void onClose(Status status, Metadata trailers) {
+                    if (!status.isOk() && !isClosedByKafka && !isRepeated(status, trailers)) {
+                        counted.failures.increment();
+                    }
+                    counted.timeMs.add(
+                        TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - beganNanos));
+                    super.onClose(status, trailers);
+                }
+            }, headers);
+        }
+
+        @Override
+        public void cancel(String message, Throwable cause) {
+            // Kafka closes most reads before their end. A call without progress has failed.
+            isClosedByKafka = !(cause instanceof TimeoutException);
+            super.cancel(message, cause);
+        }
+
+        private boolean isRepeated(Status status, Metadata trailers) {
+            return attempt == Attempt.FIRST && hasHeaders && !hasMessage
+                && Failures.isLost(status.asException(trailers));
+        }
+    }
+
+    private static void publish(PluginFigures plugin, String call, Figures counted) {
+        plugin.add("calls-total", "Calls that began.", call, counted.calls::sum);
+        plugin.add("call-failures-total", "Calls that failed after all retries.", call,
+            counted.failures::sum);
+        plugin.add("call-repeats-total", "Calls retried because no server had processed them.", call,
+            counted.repeats::sum);
+        plugin.add("call-time-ms-total", "Time of the calls that have ended.", call,
+            counted.timeMs::sum);
+    }
+
+    /** Counts the attempts of gRPC after the first of a call. */
+    private static final class Repeats extends ClientStreamTracer.Factory {
+        private final Figures counted;
+
+        Repeats(Figures counted) {
+            this.counted = counted;
+        }
+
+        @Override
+        public ClientStreamTracer newClientStreamTracer(
+            ClientStreamTracer.StreamInfo info, Metadata headers
+        ) {
+            if (info.getPreviousAttempts() > 0) {
+                counted.repeats.increment();
+            }
+            return new ClientStreamTracer() { };
+        }
+    }
+}

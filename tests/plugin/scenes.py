@@ -1,0 +1,204 @@
+"""What happens to three brokers that tier through the plugin, scene by scene."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import gt
+from uuid import UUID
+
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tests.harness.eventually import eventually, eventually_holds
+from tests.harness.faults import Direction, Stall
+from tests.harness.proxy import TcpProxy
+from tests.kafka.records import SeenRecord
+from tests.kafka.traffic import Acknowledged
+from tests.plugin.constant_consumer import ConstantConsumer
+from tests.plugin.deployment import DEADLINE_MS
+from tests.plugin.replicated import NODES, ClusterDeployment, ReplicatedPartition
+from tests.plugin.seen import ISOLATION_LEVELS
+
+SEGMENT_BYTES = 32_768
+STALLED_AFTER_BYTES = SEGMENT_BYTES // 2
+STORM_ROUNDS = 4
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Where the story happens.
+
+    Attributes:
+        ways_to_rsm: each broker's own.
+    """
+
+    deployment: ClusterDeployment
+    ways_to_rsm: Sequence[TcpProxy]
+    partitions: Sequence[ReplicatedPartition]
+
+
+@dataclass
+class Story:
+    """What happened.
+
+    Attributes:
+        copied_by_both: segments that a leader had begun to copy when another took over, and that
+            the other has copied.
+        first_offsets_after_wipe: where the log on an empty disk began.
+        as_led_by: what clients read at the end by isolation level, with each broker as leader.
+        without_the_lost, unclean_reads: the values that an unclean election spared, and what was
+            read of its partition, with each broker as leader.
+        reconciled: the report of `sediment reconcile`.
+    """
+
+    partitions: Sequence[ReplicatedPartition]
+    acknowledged: list[Acknowledged] = field(default_factory=list)
+    consumers: list[ConstantConsumer] = field(default_factory=list)
+    copied_by_both: list[RemoteLogSegmentMetadata] = field(default_factory=list)
+    first_offsets_after_wipe: list[int] = field(default_factory=list)
+    as_led_by: dict[tuple[str, str], list[list[SeenRecord]]] = field(default_factory=dict)
+    without_the_lost: list[bytes] = field(default_factory=list)
+    unclean_reads: list[list[bytes | None]] = field(default_factory=list)
+    reconciled: dict[str, object] = field(default_factory=dict)
+
+
+def move_leader_while_it_copies(
+    scene: Scene, partition: ReplicatedPartition
+) -> RemoteLogSegmentMetadata:
+    """Hold a leader's copy in the middle, and let another replica lead.
+
+    Answers what both have begun to copy and the second has finished.
+    """
+    leader = partition.leader
+    other = next(node for node in NODES if node != leader)
+    way = scene.ways_to_rsm[leader - 1]
+    way.faults.add(Stall(STALLED_AFTER_BYTES, Direction.REQUEST), times=None)
+    way.cut_connections()
+    before = {row.remote_log_segment_id.id for row in partition.rows()}
+    held = eventually(lambda: held_copy(partition, leader, before), DEADLINE_MS)
+    assert held is not None
+    partition.lead(other)
+    copied = eventually(lambda: copied_again(partition, held, other), DEADLINE_MS)
+    assert copied is not None
+    way.faults.clear()
+    way.cut_connections()
+    return copied
+
+
+def held_copy(
+    partition: ReplicatedPartition, leader: int, before: set[UUID]
+) -> RemoteLogSegmentMetadata | None:
+    for row in partition.rows():
+        is_new = row.remote_log_segment_id.id not in before
+        if is_new and row.state is STARTED and row.broker_id == leader:
+            return row
+    return None
+
+
+def copied_again(
+    partition: ReplicatedPartition, held: RemoteLogSegmentMetadata, other: int
+) -> RemoteLogSegmentMetadata | None:
+    for row in partition.finished():
+        if row.start_offset == held.start_offset and row.broker_id == other:
+            return row
+    return None
+
+
+def kill_a_leader(scene: Scene) -> None:
+    partition = scene.partitions[0]
+    leader = partition.leader
+    broker = scene.deployment.brokers.broker(leader)
+    broker.kill()
+    name = partition.name
+    scene.deployment.admin.wait_for_leader(name.topic, name.partition, other_than=leader)
+    wait_until_copying_goes_on(scene)
+    broker.start()
+    wait_until_in_sync(scene)
+
+
+def wipe_a_leader(scene: Scene) -> list[int]:
+    leader = scene.partitions[1].leader
+    scene.deployment.brokers.wipe(leader)
+    wait_until_in_sync(scene)
+    return [partition.local_start(leader) for partition in scene.partitions]
+
+
+def elect_preferred_leaders_in_a_storm(scene: Scene) -> None:
+    for number in range(STORM_ROUNDS):
+        for partition in scene.partitions:
+            partition.lead(NODES[(number + partition.name.partition) % len(NODES)])
+
+
+def reassign_to_fewer_and_back(scene: Scene) -> None:
+    for partition in scene.partitions:
+        leader = partition.leader
+        first, second = (node for node in NODES if node != leader)
+        partition.reassign([first, second])
+        partition.reassign([second, leader, first])
+
+
+def lose_records_by_an_unclean_election(scene: Scene, story: Story) -> None:
+    """Broker 1 writes and tiers records that broker 2 does not have, which then leads."""
+    brokers = scene.deployment.brokers
+    first, second = brokers.broker(1), brokers.broker(2)
+    (partition,) = scene.deployment.create(
+        "unclean", [(1, 2)], min_insync_replicas="1", local_retention_bytes="1"
+    )
+    kept = partition.produce()
+    partition.wait_until_in_sync(2)
+    second.stop()
+    partition.produce()
+    partition.wait_until_tiered()
+    first.kill()
+    second.start()
+    scene.deployment.admin.elect_unclean(partition.name.topic, 0, second.node_id)
+    story.without_the_lost = kept + partition.produce()
+    first.start()
+    partition.wait_until_in_sync(2)
+    for node_id in (1, 2):
+        partition.lead(node_id)
+        partition.wait_until_tiered()
+        partition.wait_until_only_active_is_local()
+        story.unclean_reads.append([record.value for record in partition.read()])
+    wait_until_in_sync(scene)
+    scene.deployment.cluster.delete(partition.name.topic)
+    eventually_holds(partition.assert_nothing_is_left, DEADLINE_MS)
+
+
+def restart_services(scene: Scene) -> None:
+    for service in (scene.deployment.world.rsm, scene.deployment.world.rlmm):
+        service.stop()
+        service.start()
+        wait_until_copying_goes_on(scene)
+
+
+def settle(scene: Scene, story: Story) -> None:
+    """Let the brokers finish what they have to do; read all of it with each of them as leader."""
+    for partition in scene.partitions:
+        for node_id in NODES:
+            partition.lead(node_id)
+            partition.wait_until_stable()
+            partition.wait_until_tiered()
+            partition.wait_until_only_active_is_local()
+            for level in ISOLATION_LEVELS:
+                reads = story.as_led_by.setdefault((str(partition), level), [])
+                reads.append(partition.read(level))
+    done = scene.deployment.world.sediment(
+        "reconcile", "--grace-ms", "0", "--rsm", scene.deployment.world.rsm.address, "-o", "json"
+    )
+    assert done.returncode == 0, done.stderr
+    story.reconciled = json.loads(done.stdout)
+
+
+def wait_until_in_sync(scene: Scene) -> None:
+    for partition in scene.partitions:
+        partition.wait_until_in_sync()
+
+
+def wait_until_copying_goes_on(scene: Scene) -> None:
+    """Wait until each partition has another finished segment."""
+
+    def counts() -> list[int]:
+        return [len(partition.finished()) for partition in scene.partitions]
+
+    before = counts()
+    eventually(lambda: all(map(gt, counts(), before)), DEADLINE_MS)
