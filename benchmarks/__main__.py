@@ -8,7 +8,13 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 
 from benchmarks import (
-    plugin_catch_up,
+    abuses,
+    broker_catch_up,
+    broker_copy,
+    broker_produce,
+    broker_rebuild,
+    broker_requests,
+    broker_restart,
     rlm_faults,
     rlm_idle,
     rlm_outage,
@@ -31,6 +37,7 @@ from benchmarks.rlmm import (
     lookup_flat,
     lookup_rate,
     memory,
+    one_partition,
     ready,
     transitions,
 )
@@ -49,6 +56,7 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "rlmm_batch_lookup": batch_lookup.run,
     "rlmm_transitions": transitions.run,
     "rlmm_batch_transitions": batch_transitions.run,
+    "rlmm_one_partition": one_partition.run,
     "rlmm_ready": ready.run,
     "rlmm_memory": memory.run,
     "rlm_ship": rlm_ship.run,
@@ -58,7 +66,15 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "service_memory": service_memory.run,
     "tls_unary": tls.run_unary,
     "tls_stream": tls.run_stream,
-    "plugin_catch_up": plugin_catch_up.run,
+    "abuses": abuses.run,
+    "broker_catch_up": broker_catch_up.run_streamed,
+    "broker_catch_up_direct": broker_catch_up.run_direct,
+    "broker_copy": broker_copy.run,
+    "broker_over_read": broker_requests.run,
+    "broker_produce": broker_produce.run,
+    "broker_rebuild": broker_rebuild.run,
+    "broker_restart": broker_restart.run,
+    "broker_vs_lts": broker_catch_up.run_against_local_tiered_storage,
     "spark_delete": spark_delete.run,
     "spark_scan": spark_scan.run,
 }

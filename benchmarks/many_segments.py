@@ -52,9 +52,11 @@ class ManySegments:
         return found
 
 
-def make_segments(topic: str, partitions: int, per_partition: int) -> ManySegments:
-    """Describe segments without storing them."""
-    topic_id = uuid4()
+def make_segments(
+    topic: str, partitions: int, per_partition: int, topic_id: UUID | None = None
+) -> ManySegments:
+    """Describe segments without storing them; of a new topic, unless its id is given."""
+    topic_id = topic_id or uuid4()
     segments = [
         _segment(TopicIdPartition(topic_id, topic, partition), number)
         for partition in range(partitions)

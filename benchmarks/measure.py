@@ -43,13 +43,13 @@ class Result:
     """A figure of quality.md.
 
     Attributes:
-        value: the median of `samples`.
+        value: the median of `samples`; None, without samples, if the run gave no result.
         samples: numerator over denominator, round by round.
     """
 
     name: str
     unit: str
-    value: float
+    value: float | None
     samples: list[float]
     numerator: Side
     denominator: Side
@@ -139,6 +139,19 @@ def mib_per_s(size_bytes: int, work: Callable[[], object]) -> float:
     return size_bytes / MIB / (time.perf_counter() - started)
 
 
+Row = Sequence[str | float | None]
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+    """Print a table with one decimal of each figure; None is an empty cell."""
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*("" if c is None else c if isinstance(c, str) else f"{c:.1f}" for c in row))
+    Console().print(table)
+
+
 def report(result: Result) -> None:
     """Print the table and write build/bench/<name>.json."""
     OUTPUT.mkdir(parents=True, exist_ok=True)
@@ -155,6 +168,8 @@ def report(result: Result) -> None:
 
 
 def _figures(samples: Sequence[float]) -> tuple[str, str]:
+    if not samples:
+        return "no result", ""
     return f"{statistics.median(samples):.2f}", f"{min(samples):.2f} - {max(samples):.2f}"
 
 

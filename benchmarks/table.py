@@ -13,10 +13,11 @@ def lines() -> Iterator[str]:
     for path in sorted(OUTPUT.glob("*.json")):
         result = json.loads(path.read_text())
         samples = result["samples"]
+        has_result = result["value"] is not None
         cells = (
             f"`{result['name']}`",
-            f"{result['value']:.2f}",
-            f"{min(samples):.2f} - {max(samples):.2f}",
+            f"{result['value']:.2f}" if has_result else "no result",
+            f"{min(samples):.2f} - {max(samples):.2f}" if has_result else "",
             result["unit"],
             _side(result["numerator"]),
             _side(result["denominator"]),

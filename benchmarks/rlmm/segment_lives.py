@@ -37,12 +37,14 @@ UPDATES = (
 class SegmentLives:
     """A Workload: each segment is added, finished, marked and deleted, one call each.
 
-    Each client has its share of the partitions, and continues their logs in turn.
+    Each client has its share of the partitions, and continues their logs in turn; or all clients
+    share the first partition, and each continues its log with every so many-th segment.
     """
 
     address: str
     layout: Layout
     clients: int
+    in_one_partition: bool = False
 
     def caller(self, number: int) -> Callable[[], int]:
         channel = open_channel(self.address, PLAINTEXT)
@@ -54,7 +56,10 @@ class SegmentLives:
         return once
 
     def _calls(self, stub: pb_grpc.RemoteLogMetadataManagerStub, number: int) -> Iterator[int]:
-        logs = _logs(self.layout, number, self.clients)
+        if self.in_one_partition:
+            logs = [_Log(self.layout.partition_histories()[0], number, self.clients)]
+        else:
+            logs = _logs(self.layout, number, self.clients)
         while True:
             for log in logs:
                 metadata = log.next_segment()
@@ -102,19 +107,23 @@ class SegmentLivesInBatches:
 
 
 class _Log:
-    """A partition whose log continues after its history, in the last leader epoch."""
+    """A partition whose log continues after its history, in the last leader epoch.
 
-    def __init__(self, history: PartitionHistory) -> None:
+    If several clients share it, each has its own of every `clients` segments.
+    """
+
+    def __init__(self, history: PartitionHistory, client: int = 0, clients: int = 1) -> None:
         self._history = history
-        self._next_offset = history.end_offset + 1
+        self._clients = clients
+        self._next_offset = history.end_offset + 1 + client * OFFSETS_PER_SEGMENT
 
     def next_segment(self) -> RemoteLogSegmentMetadata:
         start = self._next_offset
-        self._next_offset += OFFSETS_PER_SEGMENT
+        self._next_offset += self._clients * OFFSETS_PER_SEGMENT
         return RemoteLogSegmentMetadata(
             remote_log_segment_id=RemoteLogSegmentId(self._history.topic_id_partition, uuid4()),
             start_offset=start,
-            end_offset=self._next_offset - 1,
+            end_offset=start + OFFSETS_PER_SEGMENT - 1,
             max_timestamp_ms=start,
             broker_id=BROKER_ID,
             event_timestamp_ms=start,
