@@ -17,6 +17,7 @@ MVN := mvn -q -B -Dstyle.color=never -f kafka_plugin/pom.xml
 CONTRACT := $(BIN)/buf build protos --exclude-source-info
 LOG_DIR ?=
 PYTEST_ARGS ?=
+JAVA_TEST_ARGS ?=
 # Half of a test's time is waiting; each process has servers of its own.
 TEST_PROCESSES ?= 3
 PROBE_WITHOUT_CRC := tests/contract/test_rsm_locations_probe.py::test_a_header_that_a_store_ignores_is_found_out[x-amz-checksum-crc32c-found2]
@@ -125,7 +126,7 @@ demo-kafka: $(VENV)/.kafka build/.plugin ## Let a real Kafka broker keep its tie
 # --- checks -----------------------------------------------------------------------------------
 
 .PHONY: test
-test: $(VENV)/.dev ## Run the quick tests, all but the deep ones: four minutes on two cores
+test: $(VENV)/.dev ## Run the quick tests, all but the deep ones: about four minutes on two cores
 	$(BIN)/pytest -m "not deep" tests/unit tests/contract tests/behaviour \
 	  -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
@@ -153,7 +154,7 @@ test-kafka: $(VENV)/.dev ## Run the tests that need a real Kafka broker (Java 17
 
 .PHONY: test-plugin
 test-plugin: $(VENV)/.dev build/.plugin ## Run the tests of a real broker that tiers through the plugin (Java 17, Maven)
-	$(MVN) test
+	$(MVN) test $(JAVA_TEST_ARGS)
 	$(BIN)/pytest -m plugin tests/plugin -n 2 --dist loadfile $(PYTEST_ARGS)
 
 # Not those over files, nor one whose proxy takes the crc32c off parts: MinIO refuses such parts. By
