@@ -33,7 +33,7 @@ def services(
     migrated_database: str,
     s3: S3Endpoint,
 ) -> Iterator[World]:
-    """An RSM and an RLMM that nobody kills."""
+    """An RSM and an RLMM that no test kills."""
     store = f"plugin-{uuid4()}"
     s3.ensure_bucket(store)
     url = postgres.create_database(store, template=migrated_database)

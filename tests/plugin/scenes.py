@@ -110,7 +110,7 @@ def kill_a_leader(scene: Scene) -> None:
     broker.kill()
     name = partition.name
     scene.deployment.admin.wait_for_leader(name.topic, name.partition, other_than=leader)
-    wait_until_copying_goes_on(scene)
+    wait_until_copying_continues(scene)
     broker.start()
     wait_until_in_sync(scene)
 
@@ -168,7 +168,7 @@ def restart_services(scene: Scene) -> None:
     for service in (scene.deployment.world.rsm, scene.deployment.world.rlmm):
         service.stop()
         service.start()
-        wait_until_copying_goes_on(scene)
+        wait_until_copying_continues(scene)
 
 
 def settle(scene: Scene, story: Story) -> None:
@@ -194,7 +194,7 @@ def wait_until_in_sync(scene: Scene) -> None:
         partition.wait_until_in_sync()
 
 
-def wait_until_copying_goes_on(scene: Scene) -> None:
+def wait_until_copying_continues(scene: Scene) -> None:
     """Wait until each partition has another finished segment."""
 
     def counts() -> list[int]:

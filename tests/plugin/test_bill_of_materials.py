@@ -19,7 +19,7 @@ def test_the_page_of_licences_lists_the_jar_and_all_are_allowed() -> None:
     assert rows == list(java_rows(components_of(BILL))), "run `make licences`"
 
 
-def test_the_bill_names_what_the_jar_is_made_of_and_not_the_broker_or_tests() -> None:
+def test_bill_lists_the_jars_contents_without_broker_and_tests() -> None:
     assert json.loads(BILL.read_text())["bomFormat"] == "CycloneDX"
     groups = {each["group"] for each in components_of(BILL)}
     assert {"io.grpc", "io.netty", "com.google.protobuf"} <= groups

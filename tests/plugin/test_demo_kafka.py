@@ -21,7 +21,7 @@ def shown(server_directory: Path) -> Shown:
     return show(command(), server_directory / "demo-kafka")
 
 
-def test_all_that_the_show_is_to_prove_holds(shown: Shown) -> None:
+def test_all_checks_of_the_demo_pass(shown: Shown) -> None:
     assert [name for name, holds in shown.report["checks"].items() if not holds] == []
     assert len(shown.report["checks"]) == 7
     assert shown.exit_code == 0, shown.errors
@@ -37,7 +37,7 @@ def test_most_segments_leave_the_disk_and_the_youngest_stay(shown: Shown) -> Non
 
 
 @pytest.mark.parametrize("when", ["offloaded", "restarted"])
-def test_every_record_comes_back_from_the_tier_and_the_disk(shown: Shown, when: str) -> None:
+def test_every_record_is_read_from_tier_and_disk(shown: Shown, when: str) -> None:
     uncommitted, committed = shown.readings(when)
     assert uncommitted["records"] == shown.report["records"]
     assert committed["records"] == shown.report["records"] - shown.report["aborted_records"]
@@ -49,29 +49,29 @@ def test_every_record_comes_back_from_the_tier_and_the_disk(shown: Shown, when: 
     assert uncommitted["rsm_fetches"] >= shown.report["left_the_disk"]
 
 
-def test_what_the_disk_has_is_not_read_from_the_tier(shown: Shown) -> None:
+def test_local_records_are_not_read_from_the_tier(shown: Shown) -> None:
     (reading,) = shown.readings("disk only")
     assert (reading["rsm_fetches"], reading["tier_bytes"]) == (0, 0)
     assert reading["records"] > 0
 
 
-def test_what_has_expired_is_not_read_any_more(shown: Shown) -> None:
+def test_expired_records_are_not_read(shown: Shown) -> None:
     (expired,) = shown.report["expired"]
     (reading,) = shown.readings("expired")
     assert reading["first_offset"] == expired["last_offset"] + 1
     assert reading["records"] == shown.report["records"] - expired["last_offset"] - 1
 
 
-def test_the_last_line_says_it_in_short(shown: Shown) -> None:
+def test_last_line_is_a_summary(shown: Shown) -> None:
     line = shown.errors.splitlines()[-1]
     assert line.startswith(f"{shown.report['records']:,} records, all equal in 6 readings; ")
     assert "no object is left" in line
 
 
-def test_nothing_is_left_behind(shown: Shown) -> None:
+def test_demo_leaves_nothing(shown: Shown) -> None:
     assert shown.left_over == []
 
 
-def test_a_demo_that_is_signalled_to_end_cleans_up_its_broker(server_directory: Path) -> None:
+def test_demo_stops_its_broker_on_a_signal(server_directory: Path) -> None:
     scratch = server_directory / "ended-demo-kafka"
     assert_cleans_up(command(), scratch, signal.SIGTERM, processes=4)

@@ -27,32 +27,30 @@ pytestmark = [pytest.mark.plugin, pytest.mark.timeout(600)]
 
 SCENARIOS = {
     "OffloadAndConsumeFromLeaderTest": "test_plugin_broker.py::"
-    "test_clients_see_the_same_of_a_broker_that_was",
+    "test_clients_read_the_same_after_the_broker",
     "OffloadAndTxnConsumeFromLeaderTest": "test_plugin_broker.py::"
-    "test_clients_see_what_they_saw_before_it_moved",
+    "test_clients_read_the_same_after_segments_moved",
     # It is of the transaction coordinator; what it adds here is that the log lies in the tier.
     "TransactionsWithTieredStoreTest": "test_three_brokers.py::"
-    "test_read_committed_leaves_out_what_was_aborted_and_nothing_else",
+    "test_read_committed_omits_only_aborted_records",
     "RollAndOffloadActiveSegmentTest": "test_plugin_broker.py::"
-    "test_a_segment_still_open_is_rolled_and_moved_when_it_is_too_old",
-    "DeleteSegmentsTest (size)": "test_plugin_broker.py::"
-    "test_segments_beyond_the_size_to_keep_are_gone",
-    "DeleteSegmentsTest (time)": "test_plugin_broker.py::"
-    "test_segments_beyond_the_time_to_keep_are_gone",
+    "test_old_active_segment_is_rolled_and_moved",
+    "DeleteSegmentsTest (size)": "test_plugin_broker.py::test_retention_bytes_deletes_segments",
+    "DeleteSegmentsTest (time)": "test_plugin_broker.py::test_retention_ms_deletes_segments",
     "DeleteSegmentsDueToLogStartOffsetBreachTest": "test_kafka_scenarios.py::"
-    "test_segments_below_deleted_records_go_with_each_leader",
+    "test_each_leader_deletes_segments_below_the_log_start",
     "DeleteTopicTest": "test_three_brokers.py::test_the_deleted_topic_leaves_nothing",
     "DisableRemoteLogOnTopicTest": "test_kafka_scenarios.py::"
     "test_a_tier_that_is_turned_off_is_read_until_it_is_deleted",
     "EnableRemoteLogOnTopicTest": "test_kafka_scenarios.py::"
     "test_a_topic_that_is_tiered_later_moves_all_of_it",
     "FetchFromLeaderWithCorruptedCheckpointTest": "test_kafka_scenarios.py::"
-    "test_a_leader_without_its_checkpoints_goes_on",
+    "test_leader_continues_without_its_checkpoints",
     "ListOffsetsTest": "test_kafka_scenarios.py::test_offsets_are_listed_with_their_epochs",
     "PartitionsExpandTest": "test_kafka_scenarios.py::test_a_topic_gets_more_partitions",
     "ReassignReplicaMoveAndExpandTest": "test_kafka_scenarios.py::"
-    "test_a_new_replica_leads_and_serves_what_the_tier_has",
-    "ReassignReplicaShrinkTest": "test_kafka_scenarios.py::test_the_replica_that_is_left_leads",
+    "test_new_replica_leads_and_serves_the_tier",
+    "ReassignReplicaShrinkTest": "test_kafka_scenarios.py::test_remaining_replica_leads",
     "AlterLogDirTest": "test_kafka_scenarios.py::test_a_replica_moves_to_another_log_directory",
     # Of its cases only the deletion of a topic calls a plugin: the others are topic configs that
     # the controller accepts or refuses.
@@ -130,7 +128,7 @@ def test_each_scenario_has_a_test() -> None:
 
 
 @pytest.mark.parametrize("replicas", [(2,), (1, 2)], ids=["moved", "expanded"])
-def test_a_new_replica_leads_and_serves_what_the_tier_has(
+def test_new_replica_leads_and_serves_the_tier(
     deployment: ClusterDeployment, replicas: tuple[int, ...]
 ) -> None:
     (partition,) = create(deployment, (1,))
@@ -144,7 +142,7 @@ def test_a_new_replica_leads_and_serves_what_the_tier_has(
     assert partition.local_start(2) == 3
 
 
-def test_the_replica_that_is_left_leads(deployment: ClusterDeployment) -> None:
+def test_remaining_replica_leads(deployment: ClusterDeployment) -> None:
     partitions = create(deployment, (1, 2), (2, 1))
     written = [partition.produce(3) for partition in partitions]
     for partition, values, left in zip(partitions, written, (2, 1), strict=True):
@@ -183,7 +181,7 @@ def test_a_replica_moves_to_another_log_directory(deployment: ClusterDeployment)
     assert_only_active_is_local(partition, values, range(3))
 
 
-def test_a_leader_without_its_checkpoints_goes_on(deployment: ClusterDeployment) -> None:
+def test_leader_continues_without_its_checkpoints(deployment: ClusterDeployment) -> None:
     (partition,) = create(deployment, (1, 2))
     values = partition.produce(3)
     assert_only_active_is_local(partition, values, range(2))
@@ -240,7 +238,7 @@ def produce_at(partition: ReplicatedPartition, times_ms: range) -> list[bytes]:
     return values
 
 
-def test_segments_below_deleted_records_go_with_each_leader(
+def test_each_leader_deletes_segments_below_the_log_start(
     deployment: ClusterDeployment,
 ) -> None:
     (partition,) = create(deployment, (1, 2), segment_bytes=TWO_RECORDS_BYTES)

@@ -94,7 +94,7 @@ def test_dozens_of_segments_moved(moved: list[Moved]) -> None:
     assert sum(len(m.partition.finished()) for m in moved) >= SEGMENTS_AT_LEAST
 
 
-def test_the_tier_lies_seamlessly_before_the_disk(moved: list[Moved]) -> None:
+def test_tier_ends_at_the_local_log_without_gaps(moved: list[Moved]) -> None:
     for m in moved:
         ends = [row.end_offset for row in m.partition.finished()]
         starts = [row.start_offset for row in m.partition.finished()]
@@ -159,11 +159,11 @@ def test_an_aborted_transaction_that_spans_a_roll_is_in_the_tier(moved: list[Mov
 # --- what clients see ---------------------------------------------------------------------------
 
 
-def test_clients_see_what_they_saw_before_it_moved(moved: list[Moved]) -> None:
+def test_clients_read_the_same_after_segments_moved(moved: list[Moved]) -> None:
     assert_seen_as_before(moved)
 
 
-def test_what_they_read_comes_out_of_the_tier(moved: list[Moved]) -> None:
+def test_clients_read_from_the_tier(moved: list[Moved]) -> None:
     deployment = moved[0].partition.deployment
     deployment.broker.restart()  # so that the plugin holds nothing of what was read before
     calls = deployment.calls_of_rsm("FetchLogSegment")
@@ -174,7 +174,7 @@ def test_what_they_read_comes_out_of_the_tier(moved: list[Moved]) -> None:
 
 
 @pytest.mark.parametrize("end", [KafkaBroker.stop, KafkaBroker.kill], ids=["stopped", "killed"])
-def test_clients_see_the_same_of_a_broker_that_was(
+def test_clients_read_the_same_after_the_broker(
     moved: list[Moved], end: Callable[[KafkaBroker], None]
 ) -> None:
     broker = moved[0].partition.deployment.broker
@@ -191,7 +191,7 @@ def assert_seen_as_before(moved: list[Moved]) -> None:
         assert now == m.before, m.partition
 
 
-def test_a_segment_still_open_is_rolled_and_moved_when_it_is_too_old(
+def test_old_active_segment_is_rolled_and_moved(
     deployment: Deployment,
 ) -> None:
     partition = deployment.create_one("quiet", local_retention_ms="1000")
@@ -232,21 +232,21 @@ def assert_it_starts_at_what_the_tier_keeps(partition: Partition) -> int:
     return start
 
 
-def test_segments_beyond_the_size_to_keep_are_gone(tiered: Partition) -> None:
+def test_retention_bytes_deletes_segments(tiered: Partition) -> None:
     size_bytes = sum(row.segment_size_in_bytes for row in tiered.finished()[2:])
     active_bytes = tiered.local_segments()[-1].size_bytes
     tiered.configure(retention_bytes=str(size_bytes + active_bytes))
     assert assert_it_starts_at_what_the_tier_keeps(tiered) == 4
 
 
-def test_segments_beyond_the_time_to_keep_are_gone(tiered: Partition) -> None:
+def test_retention_ms_deletes_segments(tiered: Partition) -> None:
     tiered.configure(retention_ms="1")
     eventually(lambda: tiered.listed(Question.EARLIEST) == RECORDS, DEADLINE_MS)
     eventually_holds(lambda: assert_nothing_in_the_tier(tiered), DEADLINE_MS)
     assert consumed(tiered.deployment.cluster, tiered.name) == []
 
 
-def test_segments_below_deleted_records_are_gone(tiered: Partition) -> None:
+def test_delete_records_deletes_segments(tiered: Partition) -> None:
     tiered.deployment.cluster.delete_records(tiered.name.topic, 0, 5)
     assert assert_it_starts_at_what_the_tier_keeps(tiered) == 5
     assert [row.start_offset for row in tiered.finished()] == [4, 6]
@@ -273,7 +273,7 @@ def assert_nothing_in_the_tier(partition: Partition) -> None:
 # --- tiering turned off -------------------------------------------------------------------------
 
 
-def test_a_tier_that_takes_no_more_is_still_read(tiered: Partition) -> None:
+def test_tier_is_read_while_copying_is_disabled(tiered: Partition) -> None:
     segments = tiered.finished()
     tiered.configure(remote_log_copy_disable="true", local_retention_bytes="-2")
     tiered.wait_until_logged("Cancelling the copy RLM task")
@@ -287,7 +287,7 @@ def test_a_tier_that_takes_no_more_is_still_read(tiered: Partition) -> None:
     assert len(consumed(tiered.deployment.cluster, tiered.name)) == 2 * RECORDS
 
 
-def test_a_topic_that_leaves_the_tier_leaves_nothing_there(tiered: Partition) -> None:
+def test_topic_leaves_no_segments_when_tiering_is_turned_off(tiered: Partition) -> None:
     active = tiered.local_start()
     tiered.configure(remote_storage_enable="false", remote_log_delete_on_disable="true")
     eventually_holds(lambda: assert_nothing_in_the_tier(tiered), DEADLINE_MS)

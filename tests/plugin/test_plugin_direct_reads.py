@@ -116,9 +116,7 @@ def test_a_consumer_reads_from_the_store_with_one_url_a_segment(direct: Direct) 
     [Answer(403), Answer(404), Answer(503), Cut(MIB + MIB // 2, Direction.RESPONSE)],
     ids=["403", "404", "503", "cut"],
 )
-def test_what_the_store_does_not_give_is_streamed_and_said_once(
-    direct: Direct, fault: Fault
-) -> None:
+def test_failed_direct_reads_are_streamed_and_logged_once(direct: Direct, fault: Fault) -> None:
     direct.way_to_store.faults.add(fault, times=None)
     assert direct.read() == direct.values
     assert direct.way_to_store.asked
@@ -127,7 +125,7 @@ def test_what_the_store_does_not_give_is_streamed_and_said_once(
     assert SECRET not in "\n".join(direct.partition.deployment.broker_log())
 
 
-def test_a_store_without_a_route_costs_no_record(direct: Direct) -> None:
+def test_unreachable_store_loses_no_record(direct: Direct) -> None:
     direct.way_to_store.refuse_connections()
     direct.way_to_store.cut_connections()
     try:
@@ -137,7 +135,7 @@ def test_a_store_without_a_route_costs_no_record(direct: Direct) -> None:
     assert len(direct.warnings()) == 1
 
 
-def test_damage_in_the_store_is_named_and_never_given_to_kafka(direct: Direct) -> None:
+def test_damage_in_the_store_is_logged_and_never_given_to_kafka(direct: Direct) -> None:
     world = direct.partition.deployment.world
     second = direct.partition.finished()[1]
     keys = direct.partition.objects()[second.remote_log_segment_id.id]

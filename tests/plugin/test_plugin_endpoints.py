@@ -33,21 +33,21 @@ def right(jar: Path, services: World) -> dict[str, str]:
 
 
 @pytest.fixture
-def nobody() -> str:
+def unused() -> str:
     """An address at which nothing listens."""
     (port,) = free_ports(1)
     return f"{LOOPBACK}:{port}"
 
 
-@pytest.fixture(params=["rsm-nobody", "rsm-rlmm", "rlmm-rsm"])
-def wrong(request: pytest.FixtureRequest, services: World, nobody: str) -> tuple[str, str]:
+@pytest.fixture(params=["rsm-unused", "rsm-rlmm", "rlmm-rsm"])
+def wrong(request: pytest.FixtureRequest, services: World, unused: str) -> tuple[str, str]:
     """A property and its wrong value."""
-    addresses = {"nobody": nobody, "rsm": services.rsm.address, "rlmm": services.rlmm.address}
+    addresses = {"unused": unused, "rsm": services.rsm.address, "rlmm": services.rlmm.address}
     service, _, place = request.param.partition("-")
     return f"{service}.config.endpoint", addresses[place]
 
 
-def test_a_wrong_endpoint_costs_the_tiering_alone(
+def test_wrong_endpoint_stops_only_tiering(
     directory: Path, right: dict[str, str], services: World, wrong: tuple[str, str]
 ) -> None:
     property_name, address = wrong
@@ -82,7 +82,7 @@ def test_a_wrong_endpoint_costs_the_tiering_alone(
     ],
 )
 @pytest.mark.parametrize("value", [None, "localhost"], ids=["missing", "malformed"])
-def test_a_setting_that_cannot_be_right_stops_the_start(
+def test_invalid_setting_prevents_the_start(
     directory: Path, right: dict[str, str], property_name: str, value: str | None
 ) -> None:
     settings = {name: text for name, text in right.items() if name != property_name}

@@ -133,7 +133,7 @@ def assert_nothing_wrong(partition: Partition) -> None:
 # --- services -----------------------------------------------------------------------------------
 
 
-def test_consumers_read_on_while_rlmm_is_away(partition: Partition, world: World) -> None:
+def test_consumers_continue_while_rlmm_is_down(partition: Partition, world: World) -> None:
     values = partition.produce()
     assert_recovers(partition, values)
     deployment, name = partition.deployment, partition.name
@@ -201,9 +201,7 @@ def test_rsm_dies_between_the_parts_of_a_log(large: Partition, world: World) -> 
     assert_recovers(large, values)
 
 
-def test_the_way_to_rsm_breaks_in_the_middle_of_a_copy(
-    large: Partition, way_to_rsm: TcpProxy
-) -> None:
+def test_connection_to_rsm_breaks_during_a_copy(large: Partition, way_to_rsm: TcpProxy) -> None:
     way_to_rsm.faults.add(Cut(LARGE_SEGMENT_BYTES // 2, Direction.REQUEST))
     way_to_rsm.cut_connections()
     assert_recovers(large, produce_large(large))
@@ -221,9 +219,7 @@ def test_rsm_dies_while_a_consumer_reads(large: Partition, world: World) -> None
     assert [message.value() for message in read] == values
 
 
-def test_the_way_to_rsm_breaks_in_the_middle_of_a_fetch(
-    large: Partition, way_to_rsm: TcpProxy
-) -> None:
+def test_connection_to_rsm_breaks_during_a_fetch(large: Partition, way_to_rsm: TcpProxy) -> None:
     values = produce_large(large)
     large.wait_until_tiered()
     large.wait_until_only_active_is_local()
@@ -263,7 +259,7 @@ def test_a_topic_that_is_deleted_while_rsm_is_down_stays_marked(
     assert_deleted_with_everything_left_behind(again)
 
 
-def test_an_rlm_that_only_polls_removes_what_a_deleted_topic_left(
+def test_polling_rlm_removes_leftovers_of_a_deleted_topic(
     faulty: Deployment, world: World, tmp_path: Path
 ) -> None:
     alive = faulty.create_one("alive", local_retention_bytes="1")
@@ -319,9 +315,7 @@ def server(
     return own_s3 if request.param == "store" else own_postgres
 
 
-def test_a_server_behind_the_services_dies_while_segments_move(
-    partition: Partition, server: Server
-) -> None:
+def test_store_or_database_dies_while_segments_move(partition: Partition, server: Server) -> None:
     values = partition.produce(MANY_RECORDS)
     eventually(lambda: len(partition.finished()) > 2, DEADLINE_MS)
     server.kill()
@@ -331,7 +325,7 @@ def test_a_server_behind_the_services_dies_while_segments_move(
     assert_recovers(partition, values)
 
 
-def test_a_server_behind_the_services_dies_while_segments_go(
+def test_store_or_database_dies_while_segments_are_deleted(
     partition: Partition, server: Server
 ) -> None:
     partition.produce(MANY_RECORDS)

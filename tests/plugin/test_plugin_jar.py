@@ -42,7 +42,7 @@ def test_nothing_in_it_is_for_one_platform_or_one_java(names: list[str]) -> None
     assert "module-info.class" not in names
 
 
-def test_what_the_broker_brings_is_not_in_it(names: list[str]) -> None:
+def test_jar_contains_no_classes_of_the_broker(names: list[str]) -> None:
     assert [name for name in names if "org/apache/kafka/" in name or "org/slf4j/" in name] == []
 
 
@@ -62,11 +62,11 @@ def test_every_provider_that_is_looked_up_by_name_is_there(jar: Path, names: lis
             assert name.replace(".", "/") + ".class" in names, (file, name)
 
 
-def test_it_bears_the_licences_of_what_is_inside(names: list[str]) -> None:
+def test_jar_contains_the_licences_of_its_contents(names: list[str]) -> None:
     assert any(name.startswith("META-INF/LICENSE") for name in names)
 
 
-def test_it_is_small(jar: Path) -> None:
+def test_jar_is_small(jar: Path) -> None:
     assert jar.stat().st_size < SIZE_BYTES_AT_MOST
 
 

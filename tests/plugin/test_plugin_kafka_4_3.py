@@ -28,7 +28,7 @@ def deployment(
         yield Deployment(broker, services)
 
 
-def test_transactions_move_are_read_and_go(deployment: Deployment) -> None:
+def test_transactions_are_moved_read_and_deleted(deployment: Deployment) -> None:
     partitions = deployment.create(PAYMENTS)
     produce_payments(deployment.cluster, 0)
     for partition in partitions:

@@ -135,7 +135,7 @@ def test_every_acknowledged_record_is_read_once_as_it_was_sent(story: Story) -> 
         assert set(Counter(record.key for record in read).values()) == {1}, partition
 
 
-def test_read_committed_leaves_out_what_was_aborted_and_nothing_else(story: Story) -> None:
+def test_read_committed_omits_only_aborted_records(story: Story) -> None:
     for partition, said in zip(story.partitions, story.acknowledged, strict=True):
         everything = story.as_led_by[str(partition), "read_uncommitted"][0]
         committed = story.as_led_by[str(partition), "read_committed"][0]
@@ -153,7 +153,7 @@ def test_every_broker_serves_the_same_as_leader(story: Story) -> None:
         assert reads == [reads[0]] * len(NODES), what
 
 
-def test_no_consumer_saw_anything_else_at_any_time(story: Story) -> None:
+def test_no_consumer_read_a_wrong_record(story: Story) -> None:
     for consumer in story.consumers:
         assert consumer.failures == []
         assert consumer.passes > 3, consumer
@@ -163,19 +163,19 @@ def test_no_consumer_saw_anything_else_at_any_time(story: Story) -> None:
         assert consumer.seen.items() <= final.items(), consumer
 
 
-def test_the_tier_had_what_two_leaders_copied_and_serves_one(story: Story) -> None:
+def test_tier_has_segments_of_every_leader(story: Story) -> None:
     assert len(story.copied_by_both) == 2 * len(story.partitions)
     for partition in story.partitions:
         assert {row.broker_id for row in partition.finished()} == set(NODES), partition
 
 
-def test_an_empty_disk_is_filled_from_where_the_tier_ends(story: Story) -> None:
+def test_wiped_broker_fetches_only_offsets_above_the_tier(story: Story) -> None:
     for partition, offset in zip(story.partitions, story.first_offsets_after_wipe, strict=True):
         assert offset > 0, partition
         assert partition.finished()[0].start_offset == 0, partition
 
 
-def test_an_unclean_election_loses_what_the_leader_has_not_wherever_it_lies(story: Story) -> None:
+def test_unclean_election_loses_records_that_the_new_leader_lacks(story: Story) -> None:
     assert story.unclean_reads == [story.without_the_lost] * 2
 
 
