@@ -7,16 +7,18 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from threading import Event, Lock
+from typing import LiteralString
 
 import psycopg
 import pytest
 from psycopg import sql
 
 from services.api.segments import RemoteLogSegmentState
+from services.api.watches import WatchedPartition
 from services.common.client_security import PLAINTEXT
 from services.local.data_directory import KEYS, S3, write_secret
 from services.local.seaweedfs import S3Endpoint, SeaweedFS
@@ -32,6 +34,7 @@ pytestmark = pytest.mark.deep
 
 ROTATIONS = 3
 REQUESTS_BETWEEN = 40
+_WATCH = "%pg_current_snapshot%"
 
 
 class Load:
@@ -58,6 +61,12 @@ class Load:
         before = self.requests["segments"]
         eventually(lambda: self.requests["segments"] >= before + REQUESTS_BETWEEN)
         assert not self.failures, self.failures[0]
+
+    def take_a_connection_from_rlmm(self) -> None:
+        """Watch a partition: the connection of watches leaves RLMM's pool, and ends with them."""
+        (tp,) = a_topic()
+        with closing(self._tier.rlmm.watch_partitions([WatchedPartition(tp)])) as updates:
+            next(updates)
 
     def _run(self) -> None:
         (tp,) = a_topic()
@@ -158,28 +167,54 @@ def test_s3_keys_are_replaced_under_load(stack: EmbeddedStack, load: Load) -> No
     assert not load.failures
 
 
+class Sessions:
+    """RLMM's sessions, as the database has them."""
+
+    def __init__(self, administrator: "psycopg.Connection[tuple[object, ...]]") -> None:
+        self._administrator = administrator
+
+    def now(self) -> object:
+        return self._one("SELECT clock_timestamp()")
+
+    def begin_after(self, moment: object, load: Load) -> None:
+        """Take connections out of RLMM's pool until calls have opened another one."""
+
+        def has_begun() -> bool:
+            load.take_a_connection_from_rlmm()
+            eventually(lambda: not self._watch())
+            return bool(self._count("backend_start > %s AND query NOT LIKE %s", moment, _WATCH))
+
+        eventually(has_begun)
+
+    def _watch(self) -> int:
+        return self._count("query LIKE %s", _WATCH)
+
+    def _count(self, condition: LiteralString, *values: object) -> int:
+        query = sql.SQL("SELECT count(*) FROM pg_stat_activity WHERE usename = %s AND ")
+        found = self._one(query + sql.SQL(condition), LOGIN, *values)
+        assert isinstance(found, int)
+        return found
+
+    def _one(self, query: LiteralString | sql.Composed, *values: object) -> object:
+        row = self._administrator.execute(query, values).fetchone()
+        assert row is not None
+        return row[0]
+
+
 def test_the_database_password_is_replaced_under_load(stack: EmbeddedStack, load: Load) -> None:
+    """Calls open connections both before and after the server accepts the password of the file."""
     administrator = stack.postgres.url("postgres").replace("+psycopg", "")
     file = Path(stack.endpoints.data_directory) / KEYS / "database-password"
     alter = sql.SQL("ALTER ROLE {} PASSWORD {}")
     with psycopg.connect(administrator, autocommit=True) as connection:
-
-        def connections() -> int:
-            query = "SELECT count(*) FROM pg_stat_activity WHERE usename = %s"
-            row = connection.execute(query, [LOGIN]).fetchone()
-            return 0 if row is None else int(row[0])
-
-        opened: Counter[str] = Counter()
+        sessions = Sessions(connection)
         for _ in range(ROTATIONS):
             password = secrets.token_urlsafe(18)
-            before = connections()
             write_secret(file, password)
-            load.start(4)
+            sessions.begin_after(sessions.now(), load)
             load.proceed()
-            opened["with the old password"] += connections() - before
             connection.execute(alter.format(sql.Identifier(LOGIN), sql.Literal(password)))
-            load.start(4)
+            sessions.begin_after(sessions.now(), load)
             load.proceed()
-        assert opened["with the old password"]
     load.end()
     assert not load.failures
