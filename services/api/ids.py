@@ -3,7 +3,7 @@
 import base64
 import re
 from dataclasses import dataclass
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from services.api.errors import InvalidRequestError
 from services.api.validation import require, require_int32
@@ -50,6 +50,17 @@ class RemoteLogSegmentId:
 
     def __str__(self) -> str:
         return f"{self.topic_id_partition}/{uuid_to_text(self.id)}"
+
+
+def random_uuid() -> UUID:
+    """Make a random UUID of which the text form does not start with a dash.
+
+    A command would take such a text for an option (Kafka: Uuid.randomUuid).
+    """
+    while True:
+        uuid = uuid4()
+        if not uuid_to_text(uuid).startswith("-"):
+            return uuid
 
 
 def uuid_to_text(uuid: UUID) -> str:

@@ -1,11 +1,11 @@
 """Test `sediment anomalies`, which lists differences between metadata and store."""
 
 from collections.abc import Iterator
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 
-from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.ids import TopicIdPartition, random_uuid, uuid_to_text
 from services.api.partitions import Anomaly, AnomalyKind
 from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.local.postgres import EmbeddedPostgres
@@ -13,8 +13,8 @@ from tests.harness.rlmm_process import RlmmProcess, running_rlmm
 
 # Tests are named after them: they are the same in every process of a run.
 ORDERS, UNKNOWN = UUID(int=1), UUID(int=2)
-ORPHAN = Anomaly(AnomalyKind.ORPHAN_OBJECTS, UNKNOWN, 3, uuid4(), "a/b.log", "1 of 3 objects")
-MISSING = Anomaly(AnomalyKind.MISSING_OBJECTS, ORDERS, 0, uuid4())
+ORPHAN = Anomaly(AnomalyKind.ORPHAN_OBJECTS, UNKNOWN, 3, random_uuid(), "a/b.log", "1 of 3 objects")
+MISSING = Anomaly(AnomalyKind.MISSING_OBJECTS, ORDERS, 0, random_uuid())
 
 
 @pytest.fixture(scope="module")
@@ -71,14 +71,16 @@ def test_some_of_them_may_be_asked_for(
     assert [found["kind"] for found in rlmm.answers("anomalies", *options)] == kinds
 
 
-def test_what_is_not_known_is_refused_in_one_line(rlmm: RlmmProcess) -> None:
+def test_unknown_kind_or_topic_is_refused_in_one_line(rlmm: RlmmProcess) -> None:
     line = rlmm.refusal("anomalies", "--kind=ODD")
     assert line.startswith("sediment: --kind: unknown kind 'ODD'; use one of ORPHAN_OBJECTS, ")
     assert "the tier has no topic nobody" in rlmm.refusal("anomalies", "--topic=nobody")
 
 
 def test_escapes_in_keys_and_details_are_shown_escaped(rlmm: RlmmProcess) -> None:
-    odd = Anomaly(AnomalyKind.CORRUPT_OBJECT, UUID(int=3), 0, uuid4(), "a\x1b[2J", "\u202ex\r")
+    odd = Anomaly(
+        AnomalyKind.CORRUPT_OBJECT, UUID(int=3), 0, random_uuid(), "a\x1b[2J", "\u202ex\r"
+    )
     rlmm.client.report_anomalies([odd], "run\x07")
     of_it = f"--topic={uuid_to_text(odd.topic_id)}"
     done = rlmm.sediment("anomalies", of_it)

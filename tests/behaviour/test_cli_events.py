@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from services.api.calls import MutationContext
-from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.ids import TopicIdPartition, random_uuid, uuid_to_text
 from services.local.postgres import EmbeddedPostgres
 from tests.contract.rlmm.segments import (
     DELETE_STARTED,
@@ -38,7 +38,7 @@ def tp() -> TopicIdPartition:
 
 
 def id_without_dash() -> UUID:
-    while uuid_to_text(id := uuid4()).startswith("-"):
+    while uuid_to_text(id := random_uuid()).startswith("-"):
         pass
     return id
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from services.api.calls import MutationContext
-from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.ids import TopicIdPartition, random_uuid, uuid_to_text
 from services.api.lineage import Lineage
 from services.api.partitions import OffsetGap, PartitionReport, PolledLog
 from services.api.remote_log_metadata_manager import PartitionLeadership
@@ -133,7 +133,7 @@ class Log:
 
 @pytest.fixture
 def log(rlmm: RlmmProcess) -> Log:
-    while uuid_to_text(topic_id := uuid4()).startswith("-"):
+    while uuid_to_text(topic_id := random_uuid()).startswith("-"):
         pass
     tp = TopicIdPartition(topic_id, f"orders-{topic_id.hex[:8]}", 0)
     rlmm.client.on_partition_leadership_changes([PartitionLeadership(tp)], [], broker_id=BROKER)
@@ -148,7 +148,7 @@ def log(rlmm: RlmmProcess) -> Log:
 # A partition
 
 
-def test_what_is_due_now_and_when_the_next_one_is(log: Log) -> None:
+def test_explain_shows_due_segments_and_the_next_one(log: Log) -> None:
     log.set(retention_ms=str(HOUR_MS))
     result = log.explained()
     (retention,) = log.rlmm.answers("retention", log.text)
@@ -161,7 +161,7 @@ def test_what_is_due_now_and_when_the_next_one_is(log: Log) -> None:
     assert result["next"]["due"]["at_ms"] == log.now_ms + HOUR_MS + 1
 
 
-def test_settings_come_with_where_they_are_from(log: Log) -> None:
+def test_explain_shows_whether_each_setting_is_set(log: Log) -> None:
     log.set(retention_ms="3600000")
     settings = log.explained()["settings"]
     assert settings["retention.ms"] == {"value": "3600000", "is_set": True}
@@ -185,7 +185,7 @@ def test_a_size_rule_that_cannot_be_applied_says_why(log: Log) -> None:
     assert result["size_note"].startswith("retention.bytes not applied: copied through 39")
 
 
-def test_a_hold_shows_what_it_keeps(log: Log) -> None:
+def test_explain_shows_segments_kept_by_a_hold(log: Log) -> None:
     log.set(retention_ms=str(HOUR_MS), sediment_hold="true")
     result = log.explained()
     assert (result["due"], len(result["on_hold"])) == ([], 2)
@@ -217,7 +217,7 @@ def test_a_partition_for_people(log: Log) -> None:
 
 
 def test_without_a_report_nothing_is_due_and_it_says_why(rlmm: RlmmProcess) -> None:
-    tp = TopicIdPartition(uuid4(), f"silent-{uuid4().hex[:8]}", 0)
+    tp = TopicIdPartition(random_uuid(), f"silent-{uuid4().hex[:8]}", 0)
     one = finished(rlmm.client, tp, 0, 9)
     (result,) = rlmm.answers("explain", f"{tp.topic}-0", str(id_of(one)))
     assert result["retention"]["standing"] == "NOT_JUDGED"
@@ -225,7 +225,7 @@ def test_without_a_report_nothing_is_due_and_it_says_why(rlmm: RlmmProcess) -> N
 
 
 def test_of_a_topic_that_a_broker_tiers_it_shows_kafkas_log_and_lineage(rlmm: RlmmProcess) -> None:
-    tp = TopicIdPartition(uuid4(), f"plugin-{uuid4().hex[:8]}", 0)
+    tp = TopicIdPartition(random_uuid(), f"plugin-{uuid4().hex[:8]}", 0)
     old, new = (finished(rlmm.client, tp, start, start + 9) for start in (0, 10))
     lineage = Lineage(segment_leader_epochs([(0, 0), (4, 12)]))
     rlmm.client.report_partition_state([], [PolledLog(tp, 3, 7, lineage, 10, 25)])
@@ -261,7 +261,7 @@ def test_a_segment_waits_for_the_younger_one_before_it(log: Log) -> None:
     assert result["waits_for"]["start_offset"] == 20
 
 
-def test_a_copy_in_progress_holds_up_what_is_behind_it(log: Log) -> None:
+def test_copy_in_progress_obstructs_the_segments_behind_it(log: Log) -> None:
     copy = log.begun(0, 19)
     log.set(retention_ms=str(HOUR_MS))
     result = log.explained_segment(log.segments[2])
@@ -308,7 +308,7 @@ def test_of_a_purged_segment_its_events_still_say_why(log: Log, database_url: st
     assert "purged; its last offset was 9" in log.shown("--offset", "5")
 
 
-def test_an_offset_finds_what_holds_it_and_what_held_it(log: Log) -> None:
+def test_offset_finds_the_present_or_deleted_segment(log: Log) -> None:
     assert log.explained("--offset", "15")["segment_id"] == uuid_to_text(id_of(log.segments[1]))
     move(log.rlmm.client, log.segments[1], DELETE_STARTED, DELETE_FINISHED)
     result = log.explained("--offset", "15")
@@ -361,12 +361,12 @@ def test_of_a_removed_partition_the_events_are_left(log: Log) -> None:
 
 
 @pytest.mark.parametrize("name", ["nobody-0", "nobody", "AAAAAAAAAAAAAAAAAAAAAQ:nobody-0"])
-def test_a_partition_that_nobody_knows(rlmm: RlmmProcess, name: str) -> None:
+def test_unknown_partition_is_refused(rlmm: RlmmProcess, name: str) -> None:
     assert name.rpartition(":")[2] in rlmm.refusal("explain", name)
 
 
-def test_a_segment_that_nobody_knows(log: Log) -> None:
-    line = log.rlmm.refusal("explain", log.text, str(uuid4()))
+def test_unknown_segment_is_refused(log: Log) -> None:
+    line = log.rlmm.refusal("explain", log.text, str(random_uuid()))
     assert "list the segments with `sediment segments`" in line
 
 
@@ -390,6 +390,6 @@ def test_an_offset_that_was_lost_right_behind_an_emptied_tier_says_so(log: Log) 
     assert "holds offset 32: LOST_BEFORE_COPY, offsets 30-34" in line
 
 
-@pytest.mark.parametrize("arguments", [["no-id"], [str(uuid4()), "--offset", "1"]])
-def test_what_was_asked_for_wrongly(log: Log, arguments: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [["no-id"], [str(random_uuid()), "--offset", "1"]])
+def test_wrong_arguments_are_refused(log: Log, arguments: list[str]) -> None:
     assert log.rlmm.refusal("explain", log.text, *arguments).startswith("sediment: ")

@@ -6,13 +6,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 
 from services.api.calls import MutationContext
 from services.api.errors import FencedLeaderEpochError
-from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.ids import TopicIdPartition, random_uuid, uuid_to_text
 from services.api.remote_log_metadata_manager import PartitionLeadership, all_partitions
 from services.local.postgres import EmbeddedPostgres
 from services.local.stack import own_environment
@@ -51,7 +51,7 @@ def tp(rlmm: RlmmProcess) -> TopicIdPartition:
 
 
 def id_without_dash() -> UUID:
-    while uuid_to_text(id := uuid4()).startswith("-"):
+    while uuid_to_text(id := random_uuid()).startswith("-"):
         pass
     return id
 
@@ -87,7 +87,7 @@ def test_a_marked_partition_is_brought_back_alone(rlmm: RlmmProcess, tp: TopicId
     assert "DELETE_PARTITION_MARKED to none" in shown
 
 
-def test_what_is_done_is_reported_in_one_line(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
+def test_undelete_reports_its_result_in_one_line(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
     put_deletion(rlmm.client, tp, MARKED)
     name = f"{uuid_to_text(tp.topic_id)}:{tp.topic}"
     when = r"\d{4}-\d\d-\d\dT[\d:]{8}\.\d{3}\+00:00"
@@ -100,7 +100,7 @@ def test_what_is_done_is_reported_in_one_line(rlmm: RlmmProcess, tp: TopicIdPart
         assert re.fullmatch(rf"{tp.topic}-1: {text} \(revision 3\)\n", done.stderr)
 
 
-def test_what_is_going_already_is_refused_in_one_line(
+def test_undelete_of_a_begun_removal_is_refused_in_one_line(
     rlmm: RlmmProcess, tp: TopicIdPartition
 ) -> None:
     put_deletion(rlmm.client, tp, MARKED, PARTITION_STARTED)
@@ -188,7 +188,7 @@ def test_on_a_terminal_a_reset_is_asked_about(
     assert ("nothing was changed" in done.stderr) is (answer == "n")
 
 
-def test_what_changed_while_it_was_asked_about_is_not_reset(
+def test_epoch_changed_during_the_prompt_is_not_reset(
     rlmm: RlmmProcess, tp: TopicIdPartition
 ) -> None:
     def raise_it() -> None:
@@ -202,7 +202,7 @@ def test_what_changed_while_it_was_asked_about_is_not_reset(
     assert not highest_is_below(rlmm, tp, 900)
 
 
-def test_what_goes_on_while_it_was_asked_about_stops_no_reset(
+def test_other_changes_during_the_prompt_do_not_stop_the_reset(
     rlmm: RlmmProcess, tp: TopicIdPartition
 ) -> None:
     done = reset_when_asked(rlmm, tp, "y", lambda: finished(rlmm.client, tp, 0, 9))
@@ -210,7 +210,7 @@ def test_what_goes_on_while_it_was_asked_about_stops_no_reset(
     assert highest_is_below(rlmm, tp, 5)
 
 
-def test_what_is_removed_while_it_was_asked_about_is_reported_in_one_line(
+def test_removal_during_the_prompt_is_reported_in_one_line(
     rlmm: RlmmProcess, tp: TopicIdPartition
 ) -> None:
     def remove() -> None:

@@ -1,11 +1,10 @@
 """Test `sediment retention`: the result of the rules, figure by figure, without any change."""
 
 from collections.abc import Iterator
-from uuid import uuid4
 
 import pytest
 
-from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_to_text
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition, random_uuid, uuid_to_text
 from services.api.lineage import Lineage
 from services.api.partitions import (
     PartitionReport,
@@ -43,9 +42,9 @@ def tp(rlmm: RlmmProcess) -> TopicIdPartition:
 
     The first two are old. A leader has reported 50 bytes more.
     """
-    topic_id = uuid4()
+    topic_id = random_uuid()
     while uuid_to_text(topic_id).startswith("-"):
-        topic_id = uuid4()
+        topic_id = random_uuid()
     name = TopicIdPartition(topic_id, f"orders-{topic_id.hex[:8]}", 0)
     rlmm.client.on_partition_leadership_changes([PartitionLeadership(name)], [], broker_id=1)
     now_ms = rlmm.client.partition_state(name).value.read_at_ms
@@ -75,7 +74,7 @@ def add_finished(
     rlmm: RlmmProcess, name: TopicIdPartition, base: int, max_timestamp_ms: int
 ) -> None:
     segment = RemoteLogSegmentMetadata(
-        remote_log_segment_id=RemoteLogSegmentId(name, uuid4()),
+        remote_log_segment_id=RemoteLogSegmentId(name, random_uuid()),
         start_offset=base,
         end_offset=base + 9,
         max_timestamp_ms=max_timestamp_ms,
@@ -140,7 +139,7 @@ def test_without_a_report_it_says_so(rlmm: RlmmProcess, tp: TopicIdPartition) ->
     assert "no leader has reported" in done.stderr
 
 
-def test_of_a_topic_that_a_broker_tiers_it_shows_what_kafka_deletes(
+def test_topic_tiered_by_a_broker_shows_the_deletions_expected_of_kafka(
     rlmm: RlmmProcess, tp: TopicIdPartition
 ) -> None:
     log = PolledLog(tp, 3, 7, Lineage(EPOCHS), log_start_offset=15, high_watermark=40)
@@ -177,7 +176,7 @@ def test_that_a_disabled_topic_goes_whole_is_shown(rlmm: RlmmProcess, tp: TopicI
     assert note in rlmm.sediment("retention", text(tp)).stderr
 
 
-def test_the_table_shows_what_is_due(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
+def test_table_shows_the_due_segments(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
     report(rlmm, tp)
     put(rlmm, tp, retention_ms="3600000")
     done = rlmm.sediment("retention", text(tp))
@@ -199,5 +198,5 @@ def test_without_names_it_lists_all_that_are_not_being_deleted(
 
 
 @pytest.mark.parametrize("name", ["nobody-0", "nobody", "AAAAAAAAAAAAAAAAAAAAAQ:nobody-0"])
-def test_what_is_not_known_is_refused(rlmm: RlmmProcess, name: str) -> None:
+def test_unknown_partition_is_refused(rlmm: RlmmProcess, name: str) -> None:
     assert rlmm.refusal("retention", name).startswith("sediment: ")

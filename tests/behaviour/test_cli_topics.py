@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.ids import TopicIdPartition, random_uuid, uuid_to_text
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import PartitionLeadership, all_partitions
 from services.api.topic_config import StoredTopicConfig
@@ -31,7 +31,7 @@ def rlmm(
 
 def make_topic(rlmm: RlmmProcess, name: str, partitions: int = 2) -> UUID:
     """Create a known topic whose id does not begin with a dash."""
-    while uuid_to_text(topic_id := uuid4()).startswith("-"):
+    while uuid_to_text(topic_id := random_uuid()).startswith("-"):
         pass
     leaders = [PartitionLeadership(TopicIdPartition(topic_id, name, n)) for n in range(partitions)]
     rlmm.client.on_partition_leadership_changes(leaders, [], broker_id=1)
@@ -52,7 +52,7 @@ def stored(rlmm: RlmmProcess, name: str) -> dict[str, str]:
     return settings
 
 
-def test_what_is_set_is_added_to_what_is_there(rlmm: RlmmProcess, topic: str) -> None:
+def test_set_merges_with_the_present_settings(rlmm: RlmmProcess, topic: str) -> None:
     rlmm.answers("topics", "set", topic, "retention.ms=1000", "retention.bytes=-1")
     (after,) = rlmm.answers("topics", "set", topic, "retention.ms=2000", "--unset=retention.bytes")
     assert (after["settings"], after["revision"]) == ({"retention.ms": "2000"}, 2)
@@ -83,7 +83,7 @@ def test_the_same_again_changes_nothing_and_says_so(rlmm: RlmmProcess, topic: st
         ([], "nothing to change"),
     ],
 )
-def test_what_cannot_be_set_is_named_and_nothing_changes(
+def test_invalid_setting_is_named_and_nothing_changes(
     rlmm: RlmmProcess, topic: str, arguments: list[str], named: str
 ) -> None:
     rlmm.client.put_topic_config(topic_id_of(rlmm, topic), {"retention.bytes": "7"})
@@ -112,7 +112,7 @@ def test_of_several_topics_of_a_name_the_id_says_which(rlmm: RlmmProcess, topic:
     assert stored(rlmm, again) == {"retention.ms": "1"}
 
 
-def test_topics_are_listed_with_what_is_set(rlmm: RlmmProcess, topic: str) -> None:
+def test_topics_are_listed_with_their_settings(rlmm: RlmmProcess, topic: str) -> None:
     rlmm.answers("topics", "set", topic, "retention.ms=1000")
     (found,) = [t for t in rlmm.answers("topics", "list") if t["topic"] == topic]
     assert found["partitions"] == 2
@@ -156,7 +156,7 @@ class SetMeanwhile:
         return getattr(self._client, name)
 
 
-def test_what_another_sets_at_the_same_time_is_kept(rlmm: RlmmProcess, topic: str) -> None:
+def test_setting_put_concurrently_by_another_client_is_kept(rlmm: RlmmProcess, topic: str) -> None:
     found = KnownTopic(topic_id_of(rlmm, topic), topic)
     manager: Any = SetMeanwhile(rlmm, {"sediment.hold": "true"})
     _, after = _put(manager, found, {"retention.ms": "5"}, [])

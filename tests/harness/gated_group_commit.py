@@ -4,13 +4,12 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
-from uuid import uuid4
 
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from services.api.calls import NO_CONTEXT, Call, MutationContext, MutationOutcome, serving
-from services.api.ids import TopicIdPartition
+from services.api.ids import TopicIdPartition, random_uuid
 from services.api.remote_log_metadata_manager import SegmentUpdate
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.rlmm.batch import Asked, Outcomes, SegmentChange
@@ -67,7 +66,7 @@ class Gated:
         """Hold the lead by a change of an unknown partition, which is refused."""
         self.gate.clear()
         before = len(self.sizes)
-        nowhere = TopicIdPartition(uuid4(), "nowhere", 0)
+        nowhere = TopicIdPartition(random_uuid(), "nowhere", 0)
         future = self.submit(to(FINISHED, segment(nowhere, 0, 9)))
         eventually(lambda: len(self.sizes) == before + 1)
         try:

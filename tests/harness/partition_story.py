@@ -6,10 +6,10 @@ Copies are called A, B, C, ... in the order in which they begin.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from services.api.calls import MutationContext, MutationOutcome
-from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.ids import TopicIdPartition, random_uuid, uuid_to_text
 from services.api.lineage import Lineage
 from services.api.partitions import EventQuery, PartitionEvent, PartitionReport, PartitionState
 from services.api.remote_log_metadata_manager import (
@@ -60,7 +60,7 @@ class PartitionStory:
     ) -> None:
         self.rlmm = rlmm
         self.rsm = rsm
-        self.tp = TopicIdPartition(uuid4(), "orders", 0)
+        self.tp = TopicIdPartition(random_uuid(), "orders", 0)
         self._store = FilesystemStorage(directory)
         self._copies: dict[str, RemoteLogSegmentMetadata] = {}
         self._told = 0

@@ -1,11 +1,10 @@
 """Write a partition's long history straight into RLMM's tables, as state changes leave the rows."""
 
 from dataclasses import dataclass
-from uuid import uuid4
 
 import psycopg
 
-from services.api.ids import TopicIdPartition
+from services.api.ids import TopicIdPartition, random_uuid
 
 OFFSETS_PER_SEGMENT = 100
 
@@ -53,7 +52,7 @@ class LongHistory:
 
 
 def store_long_history(database_url: str, count: int) -> LongHistory:
-    tp = TopicIdPartition(uuid4(), "long", 0)
+    tp = TopicIdPartition(random_uuid(), "long", 0)
     history = LongHistory(database_url, tp, count)
     values = {
         "topic_id": tp.topic_id,

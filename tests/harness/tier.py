@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from sqlalchemy import Engine, text
 
-from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition, random_uuid
 from services.api.lineage import Lineage
 from services.api.partitions import (
     PartitionReport,
@@ -181,7 +181,7 @@ def segment(tp: TopicIdPartition, number: int, **fields: Any) -> RemoteLogSegmen
         **fields,
     }
     return RemoteLogSegmentMetadata(
-        RemoteLogSegmentId(tp, uuid4()), start, start + OFFSETS - 1, **values
+        RemoteLogSegmentId(tp, random_uuid()), start, start + OFFSETS - 1, **values
     )
 
 
@@ -191,7 +191,7 @@ def ids(segments: Iterable[RemoteLogSegmentMetadata]) -> list[UUID]:
 
 def a_topic(name: str = "", partitions: int = 1) -> list[TopicIdPartition]:
     """Return a new topic's partitions; by default no other topic has its name."""
-    topic_id = uuid4()
+    topic_id = random_uuid()
     return [TopicIdPartition(topic_id, name or f"t{topic_id.hex}", p) for p in range(partitions)]
 
 

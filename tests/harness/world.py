@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from demos.stage import link_log_dir
-from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
+from services.api.ids import TopicIdPartition, random_uuid, uuid_from_text, uuid_to_text
 from services.api.remote_log_metadata_manager import all_partitions, all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.common.client_security import PLAINTEXT, ClientSecurity
@@ -64,7 +64,7 @@ def name_topics_anew(log_dir: Path) -> None:
 
 def _new_topic_id() -> UUID:
     """Make a topic id as Kafka does: none begins with "-", which would be a command-line option."""
-    while uuid_to_text(made := uuid4()).startswith("-"):
+    while uuid_to_text(made := random_uuid()).startswith("-"):
         pass
     return made
 

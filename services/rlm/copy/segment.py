@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import (
@@ -19,7 +19,7 @@ from services.api.errors import (
     RemoteStorageError,
     ThrottledError,
 )
-from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition, random_uuid
 from services.api.remote_log_manager import ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, segments_by_id
 from services.api.remote_storage_manager import (
@@ -504,7 +504,7 @@ class SegmentCopier:
         broker_leader_epoch: int | None,
     ) -> RemoteLogSegmentMetadata:
         return RemoteLogSegmentMetadata(
-            remote_log_segment_id=RemoteLogSegmentId(name, uuid4()),
+            remote_log_segment_id=RemoteLogSegmentId(name, random_uuid()),
             start_offset=inspected.segment.base_offset,
             end_offset=inspected.segment.end_offset,
             max_timestamp_ms=inspected.max_timestamp_ms,

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 
 from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
-from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition, random_uuid
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
 from services.api.segments import (
@@ -39,7 +39,7 @@ class RlmmContractPart:
 
     @pytest.fixture
     def tp(self) -> TopicIdPartition:
-        return TopicIdPartition(uuid4(), "orders", 0)
+        return TopicIdPartition(random_uuid(), "orders", 0)
 
 
 def segment(
@@ -58,7 +58,7 @@ def segment(
         **fields,
     }
     return RemoteLogSegmentMetadata(
-        remote_log_segment_id=RemoteLogSegmentId(tp, uuid4()),
+        remote_log_segment_id=RemoteLogSegmentId(tp, random_uuid()),
         start_offset=start,
         end_offset=end,
         segment_leader_epochs=segment_leader_epochs(sorted((epochs or {0: start}).items())),

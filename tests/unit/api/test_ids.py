@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.api.errors import InvalidRequestError
-from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
+from services.api.ids import TopicIdPartition, random_uuid, uuid_from_text, uuid_to_text
 
 KNOWN = UUID("00010203-0405-0607-0809-0a0b0c0d0e0f")
 
@@ -40,3 +40,8 @@ def test_illegal_topic_names_are_refused(topic: str) -> None:
 def test_the_zero_topic_id_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match=r"^topic_id"):
         TopicIdPartition(UUID(int=0), "orders", 0)
+
+
+def test_random_uuids_start_without_a_dash() -> None:
+    # One of 64 would start with a dash.
+    assert not any(uuid_to_text(random_uuid()).startswith("-") for _ in range(2_000))
