@@ -145,7 +145,7 @@ def _is_served(client: RemoteStorageManagerClient) -> bool:
     return True
 
 
-def test_a_stream_ends_when_the_policy_no_longer_allows_it_and_others_go_on(
+def test_stream_ends_when_the_policy_no_longer_allows_it_and_others_continue(
     deployment: Deployment, clients: Clients, manager: Endless
 ) -> None:
     revoked, other = clients.of("broker"), clients.of("other")
@@ -238,9 +238,7 @@ def test_a_token_is_in_no_log_and_no_message(
     assert secret not in caplog.text + json.dumps([repr(r.__dict__) for r in caplog.records])
 
 
-def test_reflection_is_for_those_who_may_call_anything(
-    deployment: Deployment, clients: Clients
-) -> None:
+def test_reflection_is_denied_without_any_role(deployment: Deployment, clients: Clients) -> None:
     def services(name: str) -> list[str]:
         stub = reflection_pb2_grpc.ServerReflectionStub(clients.channel(deployment.client(name)))
         request = reflection_pb2.ServerReflectionRequest(list_services="")

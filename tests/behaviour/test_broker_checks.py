@@ -55,7 +55,7 @@ def test_a_show_in_which_all_was_right_ends_with_zero_and_one_line() -> None:
     ],
     ids=str,
 )
-def test_whatever_is_wrong_makes_the_exit_code_one_and_is_named(wrong: dict[str, Any]) -> None:
+def test_each_fault_sets_exit_code_one_and_is_named(wrong: dict[str, Any]) -> None:
     report = replace(good_report(), **wrong)
     assert report.exit_code == 1
     assert any(line.startswith("NOT SO: ") for line in summary(report))

@@ -55,7 +55,7 @@ def test_help_imports_no_library_and_no_service() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_list_of_commands_says_what_each_command_says_of_itself(name: str) -> None:
+def test_list_of_commands_matches_the_help_of_each_command(name: str) -> None:
     _, text = COMMANDS[name]
     own = " ".join((load(name).help or "").split())
     assert own.startswith(text.removesuffix("."))
@@ -74,7 +74,7 @@ def test_help_shows_the_first_sentence_of_every_command_in_full() -> None:
     assert "..." not in commands
 
 
-def test_the_help_of_a_deletion_says_who_removes_and_what_takes_it_back() -> None:
+def test_help_of_topics_delete_names_the_remover_and_undelete() -> None:
     shown = " ".join(sediment("topics", "delete", "--help").stdout.split())
     for text in ("Every RLM removes", "RLM_DELETION_GRACE_MS", "sediment partitions undelete"):
         assert text in shown

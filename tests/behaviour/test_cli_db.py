@@ -73,7 +73,7 @@ def test_a_database_as_it_should_be_has_no_problems(database_url: str) -> None:
     assert sediment_db("check", database_url).returncode == 0
 
 
-def test_a_database_without_the_schema_says_what_to_do(empty_database_url: str) -> None:
+def test_check_without_a_schema_names_the_upgrade_command(empty_database_url: str) -> None:
     done = sediment_db("check", empty_database_url)
     assert done.returncode == 1
     assert "sediment db upgrade" in done.stdout
@@ -118,7 +118,7 @@ def test_a_database_without_the_schema_says_what_to_do(empty_database_url: str) 
         ("DROP VIEW report_events", "view report_events", "missing"),
     ],
 )
-def test_what_is_wrong_with_the_schema_is_named(
+def test_damaged_schema_object_is_named(
     database_url: str, damage: str, what: str, problem: str
 ) -> None:
     execute(database_url, damage)
@@ -126,7 +126,7 @@ def test_what_is_wrong_with_the_schema_is_named(
     assert problem in named[what]
 
 
-def test_what_a_later_release_added_or_replaced_is_no_problem(database_url: str) -> None:
+def test_schema_changes_of_a_later_release_are_no_problem(database_url: str) -> None:
     execute(
         database_url,
         "DROP INDEX ix_segments_tombstones",
@@ -161,7 +161,7 @@ def test_a_server_that_may_lose_changes_is_reported(server_directory: Path) -> N
     assert problem.what == "setting fsync"
 
 
-def test_maintenance_reports_what_it_did(database_url: str) -> None:
+def test_maintenance_reports_the_purged_rows(database_url: str) -> None:
     expected = {
         "already_running": False,
         "tombstones": 0,
@@ -194,7 +194,7 @@ def test_reports_may_read_the_views_and_no_table(database_url: str) -> None:
             connection.execute("DELETE FROM report_topics")
 
 
-def test_an_owner_who_may_not_create_roles_upgrades_all_the_same(server_directory: Path) -> None:
+def test_upgrade_succeeds_without_the_right_to_create_roles(server_directory: Path) -> None:
     # On a server of its own: roles are those of the whole server.
     with EmbeddedPostgres(server_directory / "roles") as server:
         admin = server.create_database("owned")
@@ -214,7 +214,7 @@ def test_an_owner_who_may_not_create_roles_upgrades_all_the_same(server_director
         execute(url, f"SELECT 1 FROM {VIEWS[0]}")
 
 
-def test_a_problem_says_what_and_why(empty_database_url: str) -> None:
+def test_problem_has_its_object_and_its_reason(empty_database_url: str) -> None:
     [problem] = check_schema(empty_database_url)
     assert problem == SchemaProblem(
         "schema revision",

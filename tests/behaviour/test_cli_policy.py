@@ -38,7 +38,7 @@ def test_the_grants_are_shown(file: Path) -> None:
     ]
 
 
-def test_what_an_identity_may_call_is_shown(file: Path) -> None:
+def test_calls_allowed_to_an_identity_are_shown(file: Path) -> None:
     shown = sediment("policy", "check", file, "--as", ARCHIVE)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert max(map(len, shown.stdout.splitlines())) <= 80

@@ -59,7 +59,7 @@ def test_orphans_are_reported_then_deleted_and_a_sound_tier_stays(
     )
 
 
-def test_what_an_operator_must_look_at_is_an_exit_code_of_its_own(
+def test_anomaly_that_needs_an_operator_has_its_own_exit_code(
     rlmm: RlmmProcess, rsm: ServedRsm, store: FilesystemStorage
 ) -> None:
     (tp,) = a_topic("orders")

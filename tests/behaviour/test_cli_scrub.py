@@ -117,16 +117,14 @@ def topic_of(rlmm: RlmmProcess, name: str) -> str:
         (("--location", "7"), "location 7 is not registered"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(
+def test_impossible_options_are_refused_in_one_line(
     rlmm: RlmmProcess, rsm: ServedRsm, options: tuple[str, ...], said: str
 ) -> None:
     assert said in rlmm.refusal("scrub", "--rsm", rsm.address, *options)
 
 
 @pytest.mark.deep
-def test_what_could_not_be_read_is_an_exit_code_of_its_own(
-    rlmm: RlmmProcess, s3: S3Endpoint
-) -> None:
+def test_unreadable_segment_has_its_own_exit_code(rlmm: RlmmProcess, s3: S3Endpoint) -> None:
     with (
         HttpProxy(s3.endpoint, s3_operation) as proxy,
         serving(settings_for(s3, {"endpoint": proxy.address})) as rsm,

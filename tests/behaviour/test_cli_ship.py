@@ -230,7 +230,7 @@ def test_a_partition_without_metadata_is_named(held_back: Shipped) -> None:
     assert problem["held_segments"] == 5
 
 
-def test_other_partitions_go_on(held_back: Shipped) -> None:
+def test_other_partitions_are_shipped(held_back: Shipped) -> None:
     assert [first for first, _ in held_back.ranges("healthy")] == list(BASES)
 
 
@@ -260,7 +260,9 @@ def test_a_log_that_ends_below_the_tiers_log_start_is_named(world: World, tmp_pa
     assert "create it again; holds back 2 segment(s)" in done.stderr
 
 
-def test_what_is_not_settled_is_left_out_and_reported(world: World, tmp_path: Path) -> None:
+def test_segments_above_the_high_watermark_are_left_out_and_reported(
+    world: World, tmp_path: Path
+) -> None:
     log_dir = write_log_dir(tmp_path / "log")
     shutil.copytree(ORIGINAL, log_dir / "crashed-0")
     name_topics_anew(log_dir)
@@ -369,7 +371,7 @@ def test_a_log_directory_that_is_named_twice_is_refused() -> None:
     assert (done.returncode, done.stderr) == (2, reported)
 
 
-def test_what_is_well_is_shipped_beside_a_log_directory_that_cannot_be_used(
+def test_usable_log_directory_is_shipped_beside_an_unusable_one(
     world: World, tmp_path: Path
 ) -> None:
     world.log_dir = linked_log(tmp_path, ("profiles",))
@@ -400,7 +402,7 @@ def test_a_service_that_is_away_is_named_once(world: World, away: str, tmp_path:
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_an_interrupted_run_says_in_one_line_what_to_do(sent: signal.Signals) -> None:
+def test_interrupted_run_says_in_one_line_to_run_it_again(sent: signal.Signals) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
         command = [sys.executable, "-m", "services.cli", "ship", str(BUNDLED_LOG)]

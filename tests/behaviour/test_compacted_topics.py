@@ -143,7 +143,7 @@ def test_it_is_copied_when_it_is_compacted_no_more(
     assert (stack.ranges(), problems(rlm)) == (ALL, [])
 
 
-def test_what_is_in_the_tier_of_a_compacted_topic_does_not_expire(
+def test_tiered_segments_of_a_compacted_topic_do_not_expire(
     stack: Stack, rlm: Any, cluster: Cluster
 ) -> None:
     ask_and_take_turns(rlm, cluster)

@@ -135,7 +135,7 @@ def is_leased(stack: Stack) -> bool:
 
 
 @pytest.mark.parametrize(("start", "copied", "held"), [(0, 0, 2), (10, 1, 1)])
-def test_what_another_process_of_the_broker_copies_is_waited_for(
+def test_copy_of_another_process_of_the_broker_is_waited_for(
     stack: Stack, log_dir: Path, start: int, copied: int, held: int
 ) -> None:
     attempt = left_attempt(stack, start, HOUR_MS)
@@ -150,7 +150,7 @@ def test_what_another_process_of_the_broker_copies_is_waited_for(
     assert list(states.values()) == [FINISHED] * copied
 
 
-def test_when_its_lease_has_ended_what_a_killed_process_left_is_cleaned_up(
+def test_copy_of_a_killed_process_is_cleaned_up_after_its_lease(
     stack: Stack, log_dir: Path
 ) -> None:
     left_attempt(stack, 0, lease_ms=2_000)
@@ -163,7 +163,7 @@ def test_when_its_lease_has_ended_what_a_killed_process_left_is_cleaned_up(
 @pytest.mark.parametrize(
     ("lease_ms", "broker_id", "cleaned"), [(None, BROKER_ID, 1), (HOUR_MS, BROKER_ID + 1, 0)]
 )
-def test_nobody_waits_for_a_copy_without_a_lease_or_for_that_of_another_broker(
+def test_copy_without_a_lease_or_of_another_broker_is_not_waited_for(
     stack: Stack, log_dir: Path, lease_ms: int | None, broker_id: int, cleaned: int
 ) -> None:
     left_attempt(stack, 0, lease_ms, broker_id)
@@ -176,7 +176,7 @@ def began_ago(age_ms: int) -> int:
     return time.time_ns() // 1_000_000 - age_ms
 
 
-def test_what_the_broker_itself_copies_without_a_lease_is_waited_for_while_it_is_young(
+def test_young_copy_of_the_broker_without_a_lease_is_waited_for(
     stack: Stack, log_dir: Path
 ) -> None:
     attempt = left_attempt(stack, 0, lease_ms=None, began_ms=began_ago(HOUR_MS - 600_000))
@@ -205,7 +205,7 @@ def test_how_young_a_copy_of_the_broker_is_the_clock_of_this_host_does_not_say(
 
 
 @pytest.mark.parametrize(("age_ms", "epoch"), [(HOUR_MS + 60_000, None), (60_000, 0)])
-def test_nobody_waits_for_an_old_copy_of_the_broker_or_for_an_rlm_that_has_no_lease(
+def test_old_copy_of_the_broker_or_of_an_rlm_without_lease_is_cleaned_up(
     stack: Stack, log_dir: Path, age_ms: int, epoch: int | None
 ) -> None:
     """A lease of RLM's copies has expired, or never existed and the folder's lock is free."""
@@ -341,7 +341,7 @@ def delete_by_another(stack: Stack) -> None:
 
 @pytest.mark.parametrize("is_deleted_meanwhile", [True, False])
 @pytest.mark.parametrize("is_before_the_bytes", [True, False])
-def test_a_copy_whose_lease_has_ended_is_abandoned_before_it_finishes(
+def test_copy_with_an_expired_lease_is_abandoned_before_it_finishes(
     stack: Stack, log_dir: Path, is_before_the_bytes: bool, is_deleted_meanwhile: bool
 ) -> None:
     rsm, rlmm = FailingRsm(stack.rsm), Watched(stack.rlmm)
@@ -373,7 +373,7 @@ def test_a_copy_whose_lease_has_ended_is_abandoned_before_it_finishes(
 )
 @pytest.mark.parametrize("is_finished", [True, False], ids=["deleted", "marked"])
 @pytest.mark.parametrize("by_another_rlm", [True, False])
-def test_what_is_uploaded_after_another_process_of_the_broker_gave_the_copy_up_is_deleted(
+def test_objects_uploaded_after_another_process_abandoned_the_copy_are_deleted(
     stack: Stack,
     log_dir: Path,
     by_another_rlm: bool,
@@ -436,7 +436,7 @@ def test_a_refused_renewal_gives_the_copy_up_while_the_lease_would_still_run(
     assert stack.ranges() == WHOLE
 
 
-def test_what_cannot_be_abandoned_is_left_and_hides_no_failure(
+def test_copy_that_cannot_be_abandoned_still_reports_its_failure(
     stack: Stack, log_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rsm = FailingRsm(stack.rsm)

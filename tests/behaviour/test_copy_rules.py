@@ -156,7 +156,7 @@ def test_with_a_clock_a_year_wrong_nothing_is_deleted_that_is_not_due(
 
 
 @pytest.mark.usefixtures("files")
-def test_what_is_shipped_on_request_waits_for_no_lag(stack: Stack, log_dir: Path) -> None:
+def test_ship_ignores_the_copy_lag(stack: Stack, log_dir: Path) -> None:
     put(stack, {"remote.copy.lag.ms": str(24 * HOUR_MS)})
     (shipped,) = stack.ship(log_dir).partitions
     assert (shipped.copied_segments, shipped.complete) == (6, True)
@@ -164,7 +164,7 @@ def test_what_is_shipped_on_request_waits_for_no_lag(stack: Stack, log_dir: Path
 
 @pytest.mark.parametrize("settings", [COPY_DISABLED, NOT_TIERED])
 @pytest.mark.usefixtures("files")
-def test_nothing_is_copied_of_a_topic_whose_settings_say_so(
+def test_topic_with_copying_disabled_is_not_copied(
     stack: Stack, log_dir: Path, settings: dict[str, str]
 ) -> None:
     put(stack, settings)
@@ -180,7 +180,9 @@ def test_nothing_is_copied_of_a_topic_whose_settings_say_so(
 
 
 @pytest.mark.usefixtures("files")
-def test_while_copying_is_disabled_reads_and_retention_go_on(stack: Stack, log_dir: Path) -> None:
+def test_reads_and_retention_continue_while_copying_is_disabled(
+    stack: Stack, log_dir: Path
+) -> None:
     rlm = rlm_of(stack, log_dir)
     take_turns(rlm)
     put(stack, {**COPY_DISABLED, **keep_hours(2)})
@@ -193,7 +195,7 @@ def test_while_copying_is_disabled_reads_and_retention_go_on(stack: Stack, log_d
 
 
 @pytest.mark.usefixtures("files")
-def test_what_a_copy_left_behind_is_removed_though_copying_is_disabled_now(
+def test_remains_of_a_copy_are_removed_while_copying_is_disabled(
     stack: Stack, log_dir: Path
 ) -> None:
     def away(*args: object, **named: object) -> bytes:
@@ -320,9 +322,7 @@ def test_a_pass_that_copies_nothing_gives_its_share_of_the_quota_back(
 
 
 @pytest.mark.usefixtures("files")
-def test_what_waits_for_the_quota_holds_nothing_so_that_it_can_be_shipped(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_partition_waiting_for_the_quota_can_be_shipped(stack: Stack, log_dir: Path) -> None:
     task = copy_task(stack, log_dir, SteppedTime(), CopyQuotaLimit(1))
     assert task.run().copied_segments == 1
     report = task.run()
@@ -353,9 +353,7 @@ def test_a_pass_gives_way_after_the_segment_with_which_its_turn_is_over(
 
 
 @pytest.mark.usefixtures("files")
-def test_what_is_shipped_is_shipped_in_one_pass_however_long_it_takes(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_ship_copies_all_segments_in_one_pass(stack: Stack, log_dir: Path) -> None:
     clock = SteppedTime()
 
     def take_an_hour() -> None:
@@ -420,7 +418,7 @@ def test_the_reason_why_a_topic_is_not_copied_is_logged_once(
     assert told_of(caplog)[1:] == ["topic t is not copied: remote.log.copy.disable=true"]
 
 
-def test_nothing_is_amiss_with_what_is_not_to_be_copied(
+def test_damage_of_a_log_not_to_be_copied_is_no_problem(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     files.file(0, ".log").write_bytes(b"no batch")
@@ -432,7 +430,7 @@ def test_nothing_is_amiss_with_what_is_not_to_be_copied(
     assert len(report.problems) == 1
 
 
-def test_the_figures_of_a_topic_show_what_is_still_to_be_copied_and_what_is_there(
+def test_metrics_of_a_topic_show_pending_and_tiered_segments(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     size = files.file(0, ".log").stat().st_size

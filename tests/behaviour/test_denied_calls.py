@@ -246,7 +246,7 @@ def test_plaintext_may_call_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("role", Role)
-def test_a_role_may_call_what_is_its_own_and_nothing_else(world: World, role: Role) -> None:
+def test_role_may_make_only_its_own_calls(world: World, role: Role) -> None:
     only = world.deployment.client(f"only-{role}")
     for rpc in RPCS:
         for value, roles in values_of(rpc):

@@ -53,7 +53,7 @@ def test_a_silent_database_is_asked_once_for_a_page(stack: Stack, log_dir: Path)
     assert len(rlm.describe_partitions().partitions) == 4
 
 
-def test_a_filtered_description_tells_nothing_of_other_topics(stack: Stack, log_dir: Path) -> None:
+def test_filtered_description_shows_nothing_of_other_topics(stack: Stack, log_dir: Path) -> None:
     three_segments(log_dir)
     three_segments(log_dir, TopicIdPartition(UUID(int=5), "payroll", 0))
     (log_dir / "payroll-0" / "partition.metadata").unlink()

@@ -151,7 +151,7 @@ def test_a_disabled_topic_is_deleted_from_the_tier_and_led_as_before(
     assert isinstance(read(rlm, 10), bytes)
 
 
-def test_what_was_disabled_once_is_left_alone(
+def test_disabled_topic_is_deleted_only_once(
     stack: Stack, finding: Finding, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="services.rlm")
@@ -206,7 +206,7 @@ def test_nothing_less_than_both_settings_deletes_and_a_hold_keeps(
     assert len(reported) == (1 if settings in (NOT_ENABLED, HELD, PAUSED) else 0)
 
 
-def test_what_was_held_is_deleted_when_the_hold_ends(stack: Stack, finding: Finding) -> None:
+def test_disabled_topic_on_hold_is_deleted_after_the_hold(stack: Stack, finding: Finding) -> None:
     rlm = finding.leader()
     put(stack, HELD)
     take_turns(rlm, rounds=2)
@@ -379,7 +379,7 @@ def test_a_source_that_is_called_waits_for_the_call(
 
 @pytest.mark.deep
 @pytest.mark.parametrize("failpoint", ["deletion.log_start_raised", "deletion.marked_some"])
-def test_an_rlm_that_was_killed_while_it_disabled_goes_on(
+def test_rlm_killed_while_disabling_resumes_after_restart(
     world: World, tmp_path: Path, failpoint: str
 ) -> None:
     world.ship()

@@ -242,9 +242,7 @@ def test_a_topic_created_again_before_its_turn_is_not_shipped_under_its_old_id(
         stack.segments(other.name)
 
 
-def test_what_was_read_of_a_topic_created_again_meanwhile_is_not_registered(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_log_of_a_topic_recreated_meanwhile_is_not_registered(stack: Stack, log_dir: Path) -> None:
     files = three_segments(log_dir)
 
     def listed(*args: Any, **kwargs: Any) -> Any:
@@ -325,9 +323,7 @@ def test_objects_that_cannot_be_deleted_then_hide_no_failure(
     assert "is deleted, but its objects are not" in caplog.text
 
 
-def test_only_what_decides_how_an_attempt_ends_bears_a_request_id(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_only_updates_that_end_an_attempt_have_a_request_id(stack: Stack, log_dir: Path) -> None:
     three_segments(log_dir)
     rsm, rlmm = FailingRsm(stack.rsm), Recording(stack.rlmm)
     rsm.before_copy = FailingOnce(RemoteStorageError("no bucket"))
@@ -431,7 +427,7 @@ def test_two_copiers_of_one_folder_do_not_meet(stack: Stack, log_dir: Path) -> N
     assert not partition.complete
 
 
-def test_a_cancelled_ship_leaves_what_the_next_one_finishes(stack: Stack, log_dir: Path) -> None:
+def test_next_ship_finishes_a_cancelled_one(stack: Stack, log_dir: Path) -> None:
     three_segments(log_dir)
     cancelled = Event()
     rsm = FailingRsm(stack.rsm)

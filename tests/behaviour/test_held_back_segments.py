@@ -76,7 +76,7 @@ def test_a_rebuilt_index_is_reported_and_shipped(stack: Stack, log_dir: Path) ->
     assert [p.kind for p in report.partitions[0].problems] == [ProblemKind.INDEX_REBUILT]
 
 
-def test_a_folder_that_becomes_unreadable_is_named_and_the_others_go_on(
+def test_folder_that_becomes_unreadable_is_named_and_others_continue(
     stack: Stack, log_dir: Path
 ) -> None:
     well = three_segments(log_dir)

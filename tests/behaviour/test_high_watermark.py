@@ -36,7 +36,7 @@ def offsets_read(rlm: RemoteLogManager, offset: int) -> bytes:
     return found
 
 
-def test_what_a_new_leader_acknowledges_at_offsets_that_only_the_old_one_had_is_copied(
+def test_records_of_a_new_leader_at_offsets_of_the_old_one_are_copied(
     stack: Stack, log_dir: Path
 ) -> None:
     hourly_log(log_dir)
@@ -87,7 +87,7 @@ def test_a_rolled_segment_waits_for_the_high_watermark_and_no_longer(
 
 
 @pytest.mark.parametrize("a_broker_runs", [True, False])
-def test_what_is_rolled_above_the_high_watermark_is_reported_by_ship(
+def test_ship_reports_segments_rolled_above_the_high_watermark(
     stack: Stack, log_dir: Path, files: PartitionFiles, a_broker_runs: bool
 ) -> None:
     """No broker updates it in a copy of a crashed broker's directory: DONE would be
@@ -184,7 +184,7 @@ def test_an_offset_above_the_high_watermark_is_still_to_come_and_one_above_the_e
     assert read(rlm, 26) is FetchError.OFFSET_OUT_OF_RANGE
 
 
-def test_what_is_in_the_tier_is_read_here_whatever_is_written_down_by_now(
+def test_tiered_offsets_are_read_despite_a_lower_checkpoint(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     rlm = stack.rlm(log_dir, limits=AT_ONCE)

@@ -124,7 +124,7 @@ def test_a_segment_that_is_rolled_is_copied_in_the_next_turn(
     clocked.rest()
 
 
-def test_a_partition_rests_whatever_is_written_down_of_others(
+def test_partition_stays_idle_when_other_checkpoint_entries_change(
     clocked: Clocked, log_dir: Path
 ) -> None:
     for number in range(3):
@@ -153,9 +153,7 @@ def test_records_that_are_appended_do_not_wake_it(clocked: Clocked, files: Parti
     assert clocked.turn() == []
 
 
-def test_what_somebody_else_changes_is_seen_in_the_turn_after_the_poll(
-    clocked: Clocked, stack: Stack
-) -> None:
+def test_change_by_another_client_is_seen_after_the_poll(clocked: Clocked, stack: Stack) -> None:
     (first, _) = stack.segments()
     move(stack.rlmm, first, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
     assert clocked.turn(polled=False) == []
@@ -202,7 +200,7 @@ def test_a_partition_that_is_disabled_is_deleted_from_the_tier_once_and_rests(
     assert len(caplog.records) == reported
 
 
-def test_what_the_first_report_of_a_new_leader_changes_is_not_listed_again(
+def test_first_report_of_a_new_leader_causes_no_second_listing(
     clocked: Clocked, stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     clocked.rlm.stop(1.0)
@@ -265,9 +263,7 @@ def test_a_report_is_renewed_if_its_age_matters_and_nothing_is_listed_for_that(
     assert asked == renewed
 
 
-def test_what_this_process_has_changed_is_not_believed_of_an_older_poll(
-    clocked: Clocked, stack: Stack
-) -> None:
+def test_poll_older_than_an_own_change_is_not_trusted(clocked: Clocked, stack: Stack) -> None:
     revisions = Revisions(clocked.rlmm, INTERVAL_S, lambda: clocked.now_s)
     tier = TierState(stack.rsm, clocked.rlmm, NAME, revisions)
     tier.refresh()
@@ -286,9 +282,7 @@ def test_what_this_process_has_changed_is_not_believed_of_an_older_poll(
     assert not tier.is_as_polled
 
 
-def test_a_watch_reports_what_somebody_else_changes_without_a_poll(
-    clocked: Clocked, stack: Stack
-) -> None:
+def test_watch_reports_changes_of_others_without_a_poll(clocked: Clocked, stack: Stack) -> None:
     revisions = Revisions(clocked.rlmm, INTERVAL_S)
     revisions.start()
     tier = TierState(stack.rsm, clocked.rlmm, NAME, revisions)

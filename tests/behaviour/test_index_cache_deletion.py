@@ -54,7 +54,9 @@ def ids_of(stack: Stack, where: Callable[[int], bool]) -> list[RemoteLogSegmentI
     return [s.remote_log_segment_id for s in stack.segments() if where(s.start_offset)]
 
 
-def test_what_retention_deletes(stack: Stack, rlm: BrokerRemoteLogManager, index_dir: Path) -> None:
+def test_retention_deletes_from_the_index_cache(
+    stack: Stack, rlm: BrokerRemoteLogManager, index_dir: Path
+) -> None:
     assert kept(index_dir) == names(ids_of(stack, lambda start: True))
     stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(2))
     staying = ids_of(stack, lambda start: start >= 40)
@@ -62,7 +64,7 @@ def test_what_retention_deletes(stack: Stack, rlm: BrokerRemoteLogManager, index
     assert kept(index_dir) == names(staying)
 
 
-def test_what_goes_with_its_topic(
+def test_topic_removal_deletes_from_the_index_cache(
     stack: Stack, rlm: BrokerRemoteLogManager, index_dir: Path
 ) -> None:
     marked = RemotePartitionDeleteState.DELETE_PARTITION_MARKED

@@ -83,7 +83,7 @@ def meanwhile(stack: Stack, start_offset: int, change: Callable[[], object]) -> 
         {"local.retention.ms": "-1"},
     ],
 )
-def test_what_is_set_during_a_pass_holds_from_the_next_segment_on(
+def test_setting_changed_during_a_pass_applies_from_the_next_segment(
     stack: Stack,
     rlm: BrokerRemoteLogManager,
     make_rlm: MakesRlm,
@@ -290,7 +290,7 @@ def test_a_log_start_behind_the_end_of_the_log_is_another_logs(
     assert "log-start-offset-checkpoint" in caplog.text
 
 
-def test_what_a_broker_has_deleted_on_request_goes_copied_or_not(
+def test_segments_below_a_delete_records_offset_go_even_if_uncopied(
     stack: Stack, log_dir: Path, make_rlm: MakesRlm, files: PartitionFiles
 ) -> None:
     checkpoint = log_dir / "log-start-offset-checkpoint"
@@ -302,7 +302,7 @@ def test_what_a_broker_has_deleted_on_request_goes_copied_or_not(
 
 
 @pytest.mark.parametrize("name", [f"{0:020}.log.swap", f"{30:020}.timeindex.swap"])
-def test_what_a_broker_was_rewriting_is_left_to_it(
+def test_swap_files_of_an_interrupted_rewrite_stop_the_pass(
     stack: Stack,
     rlm: BrokerRemoteLogManager,
     files: PartitionFiles,

@@ -92,7 +92,7 @@ def assert_all_readable(rlm: BrokerRemoteLogManager, written: bytes) -> None:
         assert first <= offset < first + 5
 
 
-def test_what_is_in_the_tier_leaves_the_disk_and_all_is_read_as_before(
+def test_tiered_segments_leave_the_disk_and_stay_readable(
     stack: Stack,
     rlm: BrokerRemoteLogManager,
     make_rlm: MakesRlm,
@@ -120,7 +120,7 @@ def test_what_is_in_the_tier_leaves_the_disk_and_all_is_read_as_before(
     assert stack.rlmm.partition_state(NAME).value.log_start_offset == 0
 
 
-def test_what_is_rolled_afterwards_is_copied_and_leaves_too(
+def test_segments_rolled_later_are_copied_and_leave_the_disk(
     stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles, written: bytes
 ) -> None:
     put(stack, {"local.retention.bytes": "0"})
@@ -167,7 +167,7 @@ def test_by_size(
     assert_all_readable(rlm, written)
 
 
-def test_what_is_not_copied_stays(
+def test_segments_stay_from_the_first_uncopied_one(
     stack: Stack, make_rlm: MakesRlm, files: PartitionFiles, written: bytes
 ) -> None:
     def not_the_third(metadata: RemoteLogSegmentMetadata, data: Any) -> bytes | None:
@@ -185,7 +185,7 @@ def test_what_is_not_copied_stays(
     assert_all_readable(rlm, written)
 
 
-def test_what_nobody_has_copied_stays(
+def test_log_without_any_copy_stays(
     stack: Stack, make_rlm: MakesRlm, files: PartitionFiles
 ) -> None:
     rlm = make_rlm()
@@ -282,7 +282,7 @@ def test_the_store_goes_away_half_way(
     assert_all_readable(rlm, written)
 
 
-def test_what_the_store_has_lost_stays_here(
+def test_segment_missing_in_the_store_stays_on_disk(
     stack: Stack,
     rlm: BrokerRemoteLogManager,
     files: PartitionFiles,
@@ -309,7 +309,7 @@ def test_other_records_under_the_same_epoch_and_offsets_stay(
     assert "begins with another batch at offset 20" in caplog.text
 
 
-def test_what_the_tier_has_of_another_leader_does_not_count(
+def test_tiered_segment_of_another_epoch_does_not_count(
     stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     """From 30 on this log was truncated and written again, in epoch 5."""
@@ -319,7 +319,7 @@ def test_what_the_tier_has_of_another_leader_does_not_count(
     assert here(files) == ALL[3:]
 
 
-def test_what_another_leader_has_reported_otherwise_does_not_count(
+def test_segment_contradicted_by_a_newer_report_does_not_count(
     stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     """This log is the overruled one: RLMM has epoch 5 from 30 on, this log still epoch 2."""
@@ -417,7 +417,7 @@ def test_a_log_that_ends_below_the_log_start_is_left_alone(
     assert "below the tier's log start" in caplog.text
 
 
-def test_the_state_of_the_producers_where_the_log_begins_is_kept(
+def test_segments_without_a_following_producer_snapshot_stay(
     stack: Stack,
     rlm: BrokerRemoteLogManager,
     files: PartitionFiles,

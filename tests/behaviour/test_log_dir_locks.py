@@ -45,7 +45,7 @@ def command(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
     return [str(find_java()), str(source)]
 
 
-def test_a_directory_that_somebody_has_locked_is_refused(
+def test_directory_locked_by_another_process_is_refused(
     log_dir: Path, command: list[str], tmp_path: Path
 ) -> None:
     free = write_log_dir(tmp_path / "free")
@@ -59,9 +59,7 @@ def test_a_directory_that_somebody_has_locked_is_refused(
         locks.require_held(log_dir)
 
 
-def test_nobody_gets_a_lock_that_is_held_until_it_is_closed(
-    log_dir: Path, command: list[str]
-) -> None:
+def test_held_lock_excludes_other_processes_until_closed(log_dir: Path, command: list[str]) -> None:
     with closing(LogDirLocks([log_dir])), other_process(command, log_dir) as answer:
         assert answer == "refused"
     with other_process(command, log_dir) as answer:
@@ -81,7 +79,7 @@ def test_a_lock_that_another_holds_is_seen_and_none_is_taken(
         assert answer == "locked"
 
 
-def test_a_directory_that_is_no_brokers_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+def test_directory_without_meta_properties_is_refused_and_unchanged(tmp_path: Path) -> None:
     with pytest.raises(LogDirError, match=r"it has no meta\.properties"):
         LogDirLocks([tmp_path])
     assert list(tmp_path.iterdir()) == []

@@ -50,7 +50,7 @@ def begun_copies(stack: Stack) -> int:
     return states.count("COPY_SEGMENT_STARTED")
 
 
-def test_what_the_leader_before_never_had_is_copied(
+def test_segments_missing_at_the_previous_leader_are_copied(
     stack: Stack, log_dir: Path, files: PartitionFiles, longer: Path
 ) -> None:
     for base in (0, 10):
@@ -68,7 +68,7 @@ def test_what_the_leader_before_never_had_is_copied(
 
 
 @pytest.mark.parametrize("kept", [1, 3])
-def test_what_retention_deleted_from_the_tier_is_not_copied_again(
+def test_segments_expired_from_the_tier_are_not_copied_again(
     stack: Stack, log_dir: Path, longer: Path, kept: int
 ) -> None:
     before = led(stack, log_dir, EPOCH)

@@ -51,7 +51,7 @@ def lost(stack: Stack, log_dir: Path) -> PartitionFiles:
     return files
 
 
-def test_a_range_that_was_deleted_before_it_was_copied_is_named_and_what_follows_is_shipped(
+def test_range_deleted_before_its_copy_is_named_and_the_rest_shipped(
     stack: Stack, log_dir: Path, lost: PartitionFiles
 ) -> None:
     report = stack.ship(log_dir)
@@ -67,7 +67,7 @@ def test_a_range_that_was_deleted_before_it_was_copied_is_named_and_what_follows
     assert stack.ranges() == [(0, 9), (20, 24)]
 
 
-def test_what_was_lost_is_recorded_once_and_a_known_gap_from_then_on(
+def test_lost_range_is_recorded_once_as_a_gap(
     stack: Stack, log_dir: Path, lost: PartitionFiles
 ) -> None:
     stack.ship(log_dir)
@@ -96,7 +96,7 @@ def test_a_loss_that_grows_is_found_again(
     assert stack.ship(log_dir).partitions[0].known_gaps == ((10, 24),)
 
 
-def test_the_copied_prefix_ends_where_something_is_lost_until_it_is_recorded(
+def test_copied_prefix_ends_at_a_loss_until_it_is_recorded(
     stack: Stack, log_dir: Path, lost: PartitionFiles
 ) -> None:
     rlmm = GapsRefused(stack.rlmm)
@@ -127,7 +127,7 @@ def test_the_copied_prefix_ends_where_something_is_lost_until_it_is_recorded(
     assert read(rlm, 12) is FetchError.OFFSET_OUT_OF_RANGE
 
 
-def test_what_another_broker_is_copying_is_not_recorded_as_lost_before_its_lease_ends(
+def test_range_leased_by_another_broker_is_not_recorded_as_lost(
     stack: Stack, log_dir: Path, lost: PartitionFiles
 ) -> None:
     under_way = segment(NAME, 10, 19, broker_id=9)
@@ -140,7 +140,7 @@ def test_what_another_broker_is_copying_is_not_recorded_as_lost_before_its_lease
     assert len(stack.ship(log_dir).partitions[0].recorded) == 1
 
 
-def test_what_another_broker_began_to_copy_not_long_ago_is_not_recorded_as_lost(
+def test_young_copy_of_another_broker_is_not_recorded_as_lost(
     stack: Stack, log_dir: Path, lost: PartitionFiles
 ) -> None:
     young = segment(NAME, 10, 19, broker_id=9, event_timestamp_ms=time.time_ns() // 1_000_000)
@@ -168,7 +168,7 @@ def test_an_old_copy_of_another_broker_hides_no_loss(
         (7, 0, 0, 1),
     ],
 )
-def test_what_the_leader_reported_to_have_is_not_recorded_as_lost(
+def test_range_reported_by_the_leader_is_not_recorded_as_lost(
     stack: Stack,
     log_dir: Path,
     lost: PartitionFiles,
@@ -288,7 +288,7 @@ def test_a_range_that_is_copied_but_not_seen_yet_is_not_called_lost(
     assert kinds == [ProblemKind.STORE_UNAVAILABLE]
 
 
-def test_what_was_deleted_on_request_is_not_called_lost(
+def test_range_deleted_by_delete_records_is_not_lost(
     stack: Stack, log_dir: Path, lost: PartitionFiles
 ) -> None:
     checkpoint = log_dir / "log-start-offset-checkpoint"

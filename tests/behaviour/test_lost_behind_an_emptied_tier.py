@@ -77,7 +77,7 @@ def test_the_watermark_stays_before_it_until_it_is_recorded(
     assert description(rlm).copied_through_offset == 74
 
 
-def test_the_watermark_stays_before_it_while_nobody_can_say_what_raised_the_log_start(
+def test_watermark_stays_before_the_loss_while_events_cannot_be_read(
     stack: Stack, log_dir: Path, lost: PartitionFiles
 ) -> None:
     ship([log_dir], stack.rsm, GapsRefused(stack.rlmm), ONE_TRY)
@@ -94,7 +94,7 @@ def test_the_watermark_stays_before_it_while_nobody_can_say_what_raised_the_log_
     assert description(rlm).copied_through_offset == 59
 
 
-def test_it_is_recorded_though_the_audit_trail_does_not_go_back_to_what_raised_the_log_start(
+def test_loss_is_recorded_without_the_event_that_raised_the_log_start(
     stack: Stack, log_dir: Path, lost: PartitionFiles, database_url: str
 ) -> None:
     forget_events(database_url)

@@ -91,7 +91,7 @@ def test_ship_reports_them_too(stack: Stack, log_dir: Path, files: PartitionFile
     assert stored_lineage(stack) == lineage((0, 0), (2, 30))
 
 
-def test_what_was_copied_after_the_tier_was_checked_counts(
+def test_segments_copied_after_the_read_of_the_tier_count(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     """The copy pass reads the tier before it copies; the broker may delete before the report."""
@@ -281,7 +281,7 @@ def assert_told(problems: tuple[Problem, ...], path: Path, held_segments: int) -
     assert f"ends at offset {10 * held_segments}, below the tier's log start 40" in problem.message
 
 
-def test_a_log_whose_partition_was_deleted_is_reported_and_left_alone(
+def test_log_of_a_removed_partition_is_reported_and_left_alone(
     stack: Stack, log_dir: Path, files: PartitionFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     rlm = rlm_of(stack, log_dir)

@@ -121,7 +121,9 @@ def test_with_tls_metrics_have_it_too(cleanup: ExitStack, secrets: Secrets) -> N
         urlopen(f"http://{address}/metrics", timeout=60)
 
 
-def test_clients_that_do_not_shake_hands_stop_nobody(cleanup: ExitStack, secrets: Secrets) -> None:
+def test_clients_without_a_handshake_do_not_block_others(
+    cleanup: ExitStack, secrets: Secrets
+) -> None:
     address = start_metrics("127.0.0.1:0", cleanup, open_transport(secrets.settings()))
     port = int(address.rpartition(":")[2])
     for _ in range(20):

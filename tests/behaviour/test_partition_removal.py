@@ -35,7 +35,7 @@ def known(tier: SmallTier) -> list[TopicIdPartition]:
     return [summary.topic_id_partition for summary in all_partitions(tier.rlmm)]
 
 
-def test_a_marked_partition_goes_with_all_its_segments_in_whatever_state(
+def test_marked_partition_is_removed_with_segments_in_any_state(
     tier: SmallTier, tp: TopicIdPartition, keys: Callable[[], Sequence[str]]
 ) -> None:
     made = tier.fill(tp, 3)
@@ -96,7 +96,7 @@ def test_a_partition_that_is_not_marked_is_not_touched(
     "stopped_after",
     ["marked twice", "started", "some marked", "all marked", "objects", "some confirmed", "all"],
 )
-def test_it_goes_on_from_wherever_another_stopped(
+def test_removal_resumes_from_any_interruption(
     tier: SmallTier, tp: TopicIdPartition, keys: Callable[[], Sequence[str]], stopped_after: str
 ) -> None:
     made = tier.fill(tp, 3)
@@ -132,7 +132,7 @@ def test_on_hold_nothing_of_it_goes(
     assert keys() == before
 
 
-def test_a_hold_that_comes_after_the_start_keeps_what_is_not_marked(
+def test_hold_set_after_the_start_keeps_unmarked_segments(
     tier: SmallTier, tp: TopicIdPartition
 ) -> None:
     made = tier.fill(tp, 2)

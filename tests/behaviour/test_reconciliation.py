@@ -125,7 +125,7 @@ def test_a_sound_tier_has_no_findings_and_stays_untouched(
 
 
 @pytest.mark.parametrize("kept", [".log", ".indexes"])
-def test_what_a_copy_left_that_never_finished_goes_when_seen_twice(
+def test_remains_of_an_unfinished_copy_are_deleted_when_seen_twice(
     tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition, kept: str
 ) -> None:
     tier.fill(tp, 2)
@@ -165,7 +165,7 @@ def test_each_deletion_is_an_event_with_the_run_and_the_key(
     assert {(each.reason, each.plan_id) for each in events} == {("no metadata needs it", run_id)}
 
 
-def test_an_object_whose_event_cannot_be_recorded_stays(
+def test_object_stays_if_its_event_cannot_be_recorded(
     tier: SmallTier,
     runs: Runs,
     store: FilesystemStorage,
@@ -186,7 +186,7 @@ def test_an_object_whose_event_cannot_be_recorded_stays(
     assert keys_of(store) == before
 
 
-def test_objects_of_a_topic_that_nobody_knows_are_deleted_and_counted(
+def test_objects_of_an_unknown_topic_are_deleted_and_counted(
     tier: SmallTier, runs: Runs, store: FilesystemStorage
 ) -> None:
     store.put(segment_keys("", segment(a_topic("nobody")[0], 7)).log("a" * 16), b"bytes")
@@ -204,7 +204,7 @@ def test_nothing_is_deleted_unless_it_is_asked_for(
     assert keys_of(store) == before
 
 
-def test_what_is_young_is_left_alone(
+def test_young_objects_are_left_alone(
     runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
 ) -> None:
     key = segment_keys("", segment(tp, 7)).log("a" * 16)
@@ -214,7 +214,7 @@ def test_what_is_young_is_left_alone(
     assert (found(done), done.segments) == ({}, 1)
 
 
-def test_what_was_first_seen_a_moment_ago_stays(
+def test_orphan_first_seen_recently_stays(
     engine: Engine, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition, tmp_path: Path
 ) -> None:
     key = segment_keys("", segment(tp, 7)).log("a" * 16)
@@ -254,7 +254,7 @@ def test_a_complete_copy_without_metadata_is_reported_and_never_deleted(
     assert anomaly.segment_id == lost.remote_log_segment_id.id
 
 
-def test_a_complete_copy_of_a_topic_that_nobody_knows_is_never_deleted(
+def test_complete_copy_of_an_unknown_topic_is_never_deleted(
     rsm: ObjectRemoteStorageManager, tier: SmallTier, runs: Runs, store: FilesystemStorage
 ) -> None:
     unknown = segment(a_topic("nobody")[0], 0)
@@ -276,7 +276,7 @@ def test_a_manifest_without_its_bytes_is_an_orphan(
     assert keys_of(store) == []
 
 
-def test_what_is_left_of_a_deletion_that_finished_goes(
+def test_objects_left_by_a_finished_deletion_are_deleted(
     tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
 ) -> None:
     _, gone = tier.fill(tp, 2)
@@ -286,7 +286,7 @@ def test_what_is_left_of_a_deletion_that_finished_goes(
     assert len(keys_of(store)) == 3
 
 
-def test_what_is_left_of_a_partition_that_was_removed_goes(
+def test_objects_left_by_a_removed_partition_are_deleted(
     tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition, tmp_path: Path
 ) -> None:
     tier.fill(tp, 1)
@@ -314,7 +314,7 @@ def test_a_finished_segment_without_its_objects_is_reported(
     assert (seen.anomaly.segment_id, seen.times_seen) == (broken.remote_log_segment_id.id, 2)
 
 
-def test_what_another_copy_left_stands_in_for_no_object_that_is_gone(
+def test_objects_of_another_attempt_do_not_replace_missing_ones(
     tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
 ) -> None:
     (broken,) = tier.fill(tp, 1)
@@ -328,7 +328,7 @@ def test_what_another_copy_left_stands_in_for_no_object_that_is_gone(
     assert keys_of(store) == before
 
 
-def test_an_upload_that_nobody_finishes_is_ended_and_one_of_a_copy_in_progress_is_not(
+def test_only_abandoned_uploads_are_aborted(
     tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
 ) -> None:
     under_way, abandoned = segment(tp, 0), segment(tp, 1)
@@ -375,7 +375,7 @@ def test_a_manifest_of_another_segment_is_reported_and_nothing_deleted(
     assert len([key for key in keys_of(store) if key.startswith(unknown.prefix)]) == 3
 
 
-def test_what_is_too_large_for_a_manifest_is_reported_and_nothing_deleted(
+def test_too_large_manifest_is_reported_and_nothing_deleted(
     runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
 ) -> None:
     manifest = segment_keys("", segment(tp, 7)).manifest
@@ -452,7 +452,7 @@ def test_a_finished_segment_that_is_archived_is_not_missing(
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["known partition", "unknown partition"])
-def test_metadata_that_comes_back_before_the_deletion_keeps_its_objects(
+def test_metadata_restored_before_the_deletion_keeps_its_objects(
     tier: SmallTier,
     rsm: ObjectRemoteStorageManager,
     runs: Runs,

@@ -80,7 +80,7 @@ def reported(stack: Stack) -> list[TopicIdPartition]:
 
 
 @pytest.mark.parametrize("error", [RetriableRemoteStorageError("away"), ThrottledError("full")])
-def test_while_rsm_is_away_it_is_asked_once_a_pass_and_what_needs_it_not_is_reported(
+def test_while_rsm_is_away_one_call_per_pass_and_other_reports_continue(
     stack: Stack, rlm: BrokerRemoteLogManager, epochs: Epochs, error: RemoteStorageError
 ) -> None:
     epochs.error = lambda _: error
@@ -107,7 +107,7 @@ def test_a_pass_that_broke_off_ends_as_retriable(
     assert {record.exc_info for record in limited_log.records} == {None}
 
 
-def test_one_whose_store_stays_away_keeps_the_others_for_one_pass(
+def test_unreadable_location_delays_other_reports_by_one_pass(
     stack: Stack, rlm: BrokerRemoteLogManager, epochs: Epochs
 ) -> None:
     sick = FORGOTTEN[3]
@@ -119,7 +119,7 @@ def test_one_whose_store_stays_away_keeps_the_others_for_one_pass(
     assert reported(stack) == [name for name in NAMES if name != sick]
 
 
-def test_one_whose_index_is_lost_for_good_keeps_nobody(
+def test_lost_index_does_not_delay_other_reports(
     stack: Stack, rlm: BrokerRemoteLogManager, epochs: Epochs
 ) -> None:
     lost = RemoteResourceNotFoundError("no such index")

@@ -88,7 +88,9 @@ def due(stack: Stack) -> list[tuple[int, int]]:
     return [(d.segment.start_offset, d.segment.end_offset) for d in deletions]
 
 
-def test_what_expired_is_deleted_on_schedule(stack: Stack, rlm: BrokerRemoteLogManager) -> None:
+def test_expired_segments_are_deleted_on_schedule(
+    stack: Stack, rlm: BrokerRemoteLogManager
+) -> None:
     put(stack, keep_hours(2))
     take_turns(rlm)
     assert stack.ranges() == [(40, 49), (50, 59)]
@@ -96,7 +98,9 @@ def test_what_expired_is_deleted_on_schedule(stack: Stack, rlm: BrokerRemoteLogM
     assert state(stack).log_start_offset == 40
 
 
-def test_a_dry_run_says_what_is_then_deleted(stack: Stack, rlm: BrokerRemoteLogManager) -> None:
+def test_dry_run_lists_exactly_the_later_deletions(
+    stack: Stack, rlm: BrokerRemoteLogManager
+) -> None:
     before = stack.ranges()
     put(stack, keep_hours(2))
     announced = due(stack)
@@ -119,7 +123,7 @@ def test_nothing_below_the_log_start_can_be_read_though_the_broker_has_it(
     assert (found.copied_through_offset, found.problems) == (59, ())
 
 
-def test_what_expired_is_not_shipped_again(
+def test_expired_segments_are_not_shipped_again(
     stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager
 ) -> None:
     put(stack, EVERYTHING_EXPIRES)
@@ -133,7 +137,7 @@ def test_what_expired_is_not_shipped_again(
     assert (found.pending_segments, found.copied_through_offset) == (0, 59)
 
 
-def test_after_all_expired_what_is_rolled_next_is_shipped(
+def test_segment_rolled_after_all_expired_is_shipped(
     stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     put(stack, EVERYTHING_EXPIRES)
@@ -144,7 +148,7 @@ def test_after_all_expired_what_is_rolled_next_is_shipped(
     assert stack.ranges() == [(60, 64)]
 
 
-def test_what_lies_below_the_log_start_is_not_copied_and_what_was_is_deleted(
+def test_segments_below_the_log_start_are_deleted_and_not_copied(
     stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     copied: list[int] = []
@@ -166,7 +170,7 @@ def roll(files: PartitionFiles) -> None:
     files.segment(65, [])
 
 
-def test_what_expired_before_the_broker_deleted_it_is_not_lost(
+def test_segments_expired_before_their_local_deletion_are_not_lost(
     stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     put(stack, keep_hours(2))
@@ -182,7 +186,7 @@ def lose(files: PartitionFiles, *bases: int) -> None:
             path.unlink()
 
 
-def test_a_size_limit_counts_what_is_local_only_and_what_is_in_the_tier_once(
+def test_size_limit_counts_local_and_tiered_bytes_once(
     stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     sizes = [segment.segment_size_in_bytes for segment in stack.segments()]
@@ -348,7 +352,7 @@ def test_an_attempt_of_this_broker_is_left_to_its_copy_pass(
     assert len(stack.segments()) == 6
 
 
-def test_of_a_batch_only_what_the_store_confirmed_is_finished(
+def test_only_deletions_confirmed_by_the_store_are_finished(
     stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager
 ) -> None:
     put(stack, EVERYTHING_EXPIRES)
@@ -541,7 +545,7 @@ def test_a_partition_that_rests_is_not_listed(
     assert calls == []
 
 
-def test_a_report_has_what_is_local_and_what_is_in_the_tier(
+def test_report_has_the_local_and_the_tiered_offsets(
     stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     take_turns(rlm)
@@ -580,7 +584,7 @@ def test_numbers_grow_over_restarts_and_beside_another_reporter(
     assert third.only_local_bytes == files.file(60, ".log").stat().st_size
 
 
-def test_ship_reports_what_there_is_after_it(
+def test_ship_reports_the_state_after_its_copies(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     stack.ship(log_dir)

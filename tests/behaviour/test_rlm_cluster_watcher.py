@@ -113,7 +113,7 @@ def test_one_other_answer_starts_the_count_again(
 
 
 @pytest.mark.parametrize("trouble", [{"is_away": True}, {"cluster_id": "another"}])
-def test_without_an_answer_of_its_own_cluster_nothing_is_marked(
+def test_without_a_response_of_the_own_cluster_nothing_is_marked(
     stack: Stack, rlm: Any, cluster: AnsweringCluster, trouble: dict[str, Any]
 ) -> None:
     cluster.topics = {}
@@ -147,7 +147,7 @@ def test_a_topic_that_is_tiered_later_is_watched_too(
 
 
 @pytest.mark.parametrize("cluster_id", ["another", None])
-def test_what_rlmm_does_not_know_as_this_clusters_is_never_marked(
+def test_topic_recorded_for_another_cluster_is_never_marked(
     stack: Stack, rlm: Any, cluster: AnsweringCluster, cluster_id: str | None
 ) -> None:
     foreign = replace(NAME, topic="foreign", topic_id=uuid4())
@@ -283,7 +283,7 @@ def test_a_damaged_index_leaves_the_lineage_empty_and_reports_the_bounds(
 
 
 @pytest.mark.parametrize("owner", [{}, {"sediment.retention.owner": "sweep"}])
-def test_what_it_reports_makes_no_rule_delete_anything(
+def test_polled_log_makes_no_rule_delete_anything(
     stack: Stack, cluster: AnsweringCluster, tiered: PolledLog, owner: dict[str, str]
 ) -> None:
     """Kafka owns the retention: neither a sweep nor an RLM plans from a polled log."""

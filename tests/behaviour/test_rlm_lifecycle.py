@@ -157,7 +157,7 @@ def test_a_followed_partition_that_fails_in_any_way_delays_no_other(
     assert seen == [None, True, True]
 
 
-def test_a_follower_serves_what_only_the_tier_has(
+def test_follower_serves_offsets_that_only_the_tier_has(
     stack: Stack, leader: Any, log_dir: Path, files: PartitionFiles
 ) -> None:
     first = files.file(0, ".log").read_bytes()
@@ -172,7 +172,7 @@ def test_a_follower_serves_what_only_the_tier_has(
     assert got.startswith(first)
 
 
-def test_a_demoted_leader_finishes_its_segment_and_the_new_leader_goes_on(
+def test_demoted_leader_finishes_its_segment_and_the_new_leader_continues(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     copies = HeldCopies(stack)
@@ -192,7 +192,7 @@ def test_a_demoted_leader_finishes_its_segment_and_the_new_leader_goes_on(
     assert made_by == [(7, EPOCH)] * 3 + [(8, EPOCH + 1)] * 3
 
 
-def test_what_a_demoted_leader_finishes_after_the_new_one_has_begun_is_kept(
+def test_copy_finished_by_a_demoted_leader_is_kept(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     copies = HeldCopies(stack)
@@ -270,7 +270,7 @@ def leads_on_as_its_log_tells(rlm: Any, files: PartitionFiles) -> None:
 
 
 @pytest.mark.parametrize("leads_on", [leads_on_as_told, leads_on_as_its_log_tells])
-def test_a_pass_during_which_the_leader_epoch_rises_goes_on_under_the_new_one(
+def test_pass_continues_under_a_leader_epoch_that_rises_meanwhile(
     stack: Stack,
     log_dir: Path,
     files: PartitionFiles,
@@ -314,7 +314,7 @@ def test_a_stale_epoch_changes_nothing(stack: Stack, leader: Any, log_dir: Path)
     assert stack.ranges() == ALL
 
 
-def test_what_comes_late_after_a_stop_is_stale(stack: Stack, leader: Any) -> None:
+def test_role_older_than_a_stop_is_fenced(stack: Stack, leader: Any) -> None:
     assert stop(leader, REASSIGNED, 6) is None
     assert refused_as(send_role(leader, LEADER, 5)) is FencedLeaderEpochError
     assert send_role(leader, LEADER, 6) is None
@@ -403,7 +403,7 @@ def test_a_stop_that_is_repeated_ends_no_deletion_that_the_first_began(
     assert Finishing(NAME) not in leader.expiration_scheduler.seconds_since_last_success()
 
 
-def test_a_deletion_that_a_restart_interrupted_goes_on_when_the_stop_is_repeated(
+def test_repeated_stop_resumes_a_deletion_interrupted_by_a_restart(
     stack: Stack, leader: Any, log_dir: Path
 ) -> None:
     put(stack, DELETABLE)
@@ -484,7 +484,7 @@ def test_tiering_is_not_disabled_if_the_topic_does_not_allow_it(stack: Stack, le
     assert stack.ranges() == [(40, 49), (50, 59)]
 
 
-def test_a_topic_whose_sweep_is_paused_is_not_disabled(stack: Stack, leader: Any) -> None:
+def test_topic_with_a_paused_sweep_is_not_disabled(stack: Stack, leader: Any) -> None:
     paused = {"sediment.retention.owner": "sweep", "sediment.sweep.paused": "true"}
     put(stack, {**DELETABLE, **paused})
     outcome = stop(leader, TIERING_DISABLED, EPOCH)
@@ -558,7 +558,7 @@ def test_a_role_received_after_a_failed_stop_starts_its_tasks_again(
     assert rlm.scheduler.seconds_since_last_success().keys() >= {NAME}
 
 
-def test_a_deletion_that_fails_comes_back(stack: Stack, leader: Any, log_dir: Path) -> None:
+def test_failed_deletion_is_retried(stack: Stack, leader: Any, log_dir: Path) -> None:
     put(stack, DELETABLE)
     failing = raising(RetriableRemoteStorageError("away"))
     rsm = Changed(stack.rsm, delete_log_segment_data_batch=failing)

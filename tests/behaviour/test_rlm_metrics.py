@@ -130,7 +130,7 @@ def test_a_copy_that_waits_for_a_place_at_rsm_is_one(
     assert found.keys() == {"bytes"}
 
 
-def test_a_copy_whose_file_is_cut_meanwhile_fails(stack: Stack, log_dir: Path) -> None:
+def test_copy_of_a_file_truncated_meanwhile_fails(stack: Stack, log_dir: Path) -> None:
     files = PartitionFiles(log_dir)
     log = files.segment(0, [batch(0, payload=b"x" * 3_000_000)])
     files.snapshot(1)

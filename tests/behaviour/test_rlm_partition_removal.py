@@ -90,7 +90,7 @@ def known(stack: Stack) -> list[TopicIdPartition]:
     return [summary.topic_id_partition for summary in all_partitions(stack.rlmm)]
 
 
-def test_what_is_marked_is_removed_and_nothing_else(stack: Stack, rlm: Any) -> None:
+def test_only_marked_partitions_are_removed(stack: Stack, rlm: Any) -> None:
     mark(stack, NAMES[0], NAMES[2])
     removing_turns(rlm)
     assert known(stack) == [NAMES[1]]
@@ -100,7 +100,7 @@ def test_what_is_marked_is_removed_and_nothing_else(stack: Stack, rlm: Any) -> N
     assert states == ["DELETE_SEGMENT_FINISHED", "DELETE_PARTITION_FINISHED"]
 
 
-def test_what_somebody_began_is_finished(stack: Stack, rlm: Any) -> None:
+def test_removal_begun_by_another_client_is_finished(stack: Stack, rlm: Any) -> None:
     mark(stack, NAMES[0])
     begin_removal(stack.rlmm, NAMES[0], Deleter(plan_id="a sweep"), 1)
     removing_turns(remover(stack, deletion_grace_ms=2**40))
@@ -122,7 +122,7 @@ def test_a_mark_that_was_taken_back_removes_nothing(stack: Stack, rlm: Any) -> N
     assert len(stack.ranges(NAMES[0])) == 3
 
 
-def test_a_mark_that_was_made_again_has_a_grace_period_of_its_own(stack: Stack, rlm: Any) -> None:
+def test_repeated_mark_has_its_own_grace_period(stack: Stack, rlm: Any) -> None:
     mark(stack, NAMES[0])
     (old,) = all_partitions(stack.rlmm, delete_states=[MARKED])
     stack.rlmm.undelete_partition(NAMES[0])
@@ -133,9 +133,7 @@ def test_a_mark_that_was_made_again_has_a_grace_period_of_its_own(stack: Stack, 
     assert len(stack.ranges(NAMES[0])) == 3
 
 
-def test_what_only_changed_since_it_was_listed_is_removed_all_the_same(
-    stack: Stack, rlm: Any
-) -> None:
+def test_partition_changed_since_its_listing_is_still_removed(stack: Stack, rlm: Any) -> None:
     mark(stack, NAMES[0])
     (now,) = all_partitions(stack.rlmm, delete_states=[MARKED])
     late = seen_first(stack, replace(now, revision=now.revision - 1))
@@ -170,13 +168,13 @@ def behind_the_held(stack: Stack, log_dir: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("behind_the_held")
-def test_what_lies_behind_many_that_are_held_is_removed(stack: Stack) -> None:
+def test_partition_behind_many_held_ones_is_removed(stack: Stack) -> None:
     removing_turns(remover(stack, remover_interval_s=3600.0), turns=6)
     assert known(stack) == NAMES
 
 
 @pytest.mark.usefixtures("behind_the_held")
-def test_what_is_held_comes_back_each_time_and_does_not_fill_the_log(
+def test_held_removal_is_retried_without_filling_the_log(
     stack: Stack, limited_log: pytest.LogCaptureFixture
 ) -> None:
     limited_log.set_level(logging.INFO, logger="services.rlm")
@@ -279,7 +277,7 @@ def test_one_that_cannot_be_removed_delays_no_other(stack: Stack, rlm: Any) -> N
     assert (known(stack), stack.keys()) == ([], [])
 
 
-def test_a_failure_comes_back(stack: Stack, rlm: Any) -> None:
+def test_failed_removal_is_retried(stack: Stack, rlm: Any) -> None:
     mark(stack, NAMES[0])
     away = Changed(stack.rlmm, list_partitions=raising(RetriableRemoteStorageError("away")))
     back = remover(stack, rlmm=away)

@@ -202,7 +202,7 @@ def test_before_the_first_poll_no_offset_is_out_of_range_that_the_log_here_may_h
     assert read(restarted, 1_000) is FetchError.OFFSET_OUT_OF_RANGE
 
 
-def test_before_the_first_poll_what_lies_below_the_tiers_log_start_alone_is_out_of_range(
+def test_before_the_first_poll_only_offsets_below_the_log_start_are_out_of_range(
     stack: Stack, rlm: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
 ) -> None:
     poll(rlm)
@@ -242,7 +242,7 @@ def test_without_a_log_the_log_ends_at_the_end_of_the_tier(
     assert read(restarted, 61) is FetchError.OFFSET_OUT_OF_RANGE
 
 
-def test_what_the_cluster_says_it_leads_it_copies_under_the_leaders_epoch(
+def test_led_partition_is_copied_under_the_leader_epoch_of_the_cluster(
     stack: Stack, rlm: Any, cluster: AnsweringCluster
 ) -> None:
     cluster.topics[NAME.topic] = led_by(OURS, epoch=5)
@@ -284,7 +284,7 @@ def test_a_broker_without_an_answer_holds_back_no_copy(
     assert stack.ranges() == ALL
 
 
-def test_a_follower_asks_nobody_what_is_stable_and_keeps_no_leaders_word(
+def test_follower_requests_and_keeps_no_stable_offset(
     stack: Stack, rlm: Any, cluster: AnsweringCluster
 ) -> None:
     cluster.stable_offsets_told = {NAME: 25}
@@ -296,7 +296,7 @@ def test_a_follower_asks_nobody_what_is_stable_and_keeps_no_leaders_word(
     assert described.last_stable_offset == described.log_end_offset
 
 
-def test_a_leader_that_does_not_report_what_is_stable_is_named(
+def test_failed_read_of_stable_offsets_is_logged(
     rlm: Any, cluster: AnsweringCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.leader_is_away = True
@@ -321,7 +321,7 @@ def test_only_topics_that_are_set_to_be_tiered_are_copied(
     assert stack.ranges() == ALL
 
 
-def test_what_another_leads_it_follows_until_it_leads_it(
+def test_partition_led_by_another_broker_is_followed_until_led(
     stack: Stack, rlm: Any, cluster: AnsweringCluster
 ) -> None:
     cluster.topics[NAME.topic] = led_by(THEIRS)
@@ -348,7 +348,7 @@ def test_a_partition_that_went_to_other_brokers_is_abandoned_and_its_tier_stays(
 
 
 @pytest.mark.parametrize("change", [{"is_away": True}, {"cluster_id": "another"}])
-def test_without_an_answer_of_its_cluster_it_goes_on_as_it_was(
+def test_without_a_response_of_its_cluster_roles_stay(
     stack: Stack, rlm: Any, cluster: AnsweringCluster, change: dict[str, Any]
 ) -> None:
     poll(rlm)
@@ -396,7 +396,7 @@ def test_a_poll_without_an_answer_of_its_cluster_starts_the_count_again(
     assert delete_states(stack) == {NAME: None}
 
 
-def test_a_topic_whose_mark_was_taken_back_is_not_marked_again(
+def test_topic_with_a_removed_mark_is_not_marked_again(
     stack: Stack, rlm: Any, files: PartitionFiles, cluster: AnsweringCluster
 ) -> None:
     poll(rlm)

@@ -127,7 +127,7 @@ def test_a_topic_that_was_deleted_while_no_rlm_ran_is_marked_and_a_new_one_of_it
     assert delete_states(stack) == {NAME: MARKED, new: None, OLDER: None}
 
 
-def test_what_another_rlm_marked_in_part_is_marked_whole(
+def test_topic_marked_in_part_by_another_rlm_is_marked_whole(
     stack: Stack, before: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
 ) -> None:
     another_brokers = replace(NAME, partition=3)
@@ -169,7 +169,7 @@ def test_one_other_answer_starts_the_count_again(
 
 
 @pytest.mark.parametrize("cluster_id", ["another", None])
-def test_what_rlmm_does_not_know_as_this_clusters_is_never_marked(
+def test_topic_recorded_for_another_cluster_is_never_marked(
     stack: Stack, log_dir: Path, cluster: AnsweringCluster, cluster_id: str | None
 ) -> None:
     known_as_of(REGISTERED, stack, OLDER)
@@ -182,7 +182,7 @@ def test_what_rlmm_does_not_know_as_this_clusters_is_never_marked(
 
 
 @pytest.mark.parametrize("answer", [NoTopic.NOT_AUTHORIZED, NoTopic.FAILED])
-def test_what_the_cluster_does_not_answer_for_is_never_marked(
+def test_topic_without_an_answer_is_never_marked(
     stack: Stack,
     before: Any,
     log_dir: Path,
@@ -198,7 +198,7 @@ def test_what_the_cluster_does_not_answer_for_is_never_marked(
     assert delete_states(stack) == {NAME: None, OLDER: None}
 
 
-def test_what_lies_here_is_not_marked_whatever_is_answered(
+def test_topic_with_a_local_log_is_not_marked(
     stack: Stack, before: Any, log_dir: Path, cluster: AnsweringCluster
 ) -> None:
     cluster.topics[NAME.topic] = NoTopic.UNKNOWN
@@ -243,7 +243,7 @@ def test_a_mark_that_was_taken_back_is_not_made_again_by_a_restart(
     assert delete_states(stack) == {NAME: None, OLDER: None}
 
 
-def test_a_mark_that_was_taken_back_is_not_made_again_by_who_had_begun_to_count(
+def test_removed_mark_is_not_made_again_by_an_rlm_counting_polls(
     stack: Stack,
     before: Any,
     log_dir: Path,
@@ -304,7 +304,7 @@ def test_while_rlmm_is_away_at_the_start_roles_are_received_and_rlmm_is_asked_ag
     assert delete_states(stack)[NAME] is MARKED
 
 
-def test_what_is_there_is_asked_for_once_more_and_no_longer(
+def test_existing_topic_is_requested_only_once_more(
     stack: Stack, before: Any, log_dir: Path, cluster: AnsweringCluster
 ) -> None:
     asked: list[set[str]] = []

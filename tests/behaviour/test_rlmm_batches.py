@@ -146,7 +146,7 @@ def some_updates(segments: Sequence[RemoteLogSegmentMetadata], seed: int) -> lis
 
 
 @pytest.mark.parametrize("config", [{}, {"sediment.hold": "true"}], ids=["free", "on hold"])
-def test_a_batch_does_what_its_items_do_one_by_one(
+def test_batch_equals_the_same_single_updates(
     engine: Engine, rlmm: SqlRemoteLogMetadataManager, config: dict[str, str]
 ) -> None:
     ids = [uuid4() for _ in range(SEGMENTS)]

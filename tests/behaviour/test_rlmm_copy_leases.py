@@ -58,7 +58,7 @@ def is_leased(rlmm: SqlRemoteLogMetadataManager, partition: int = 0) -> bool:
     return listed.copy_leased
 
 
-def test_no_lease_is_renewed_while_somebody_judges_the_partition(
+def test_lease_is_not_renewed_while_the_partition_is_locked(
     engine: Engine, rlmm: SqlRemoteLogMetadataManager
 ) -> None:
     """Otherwise a deletion decided by the earlier lease would overtake the response."""

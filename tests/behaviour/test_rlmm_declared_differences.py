@@ -93,7 +93,7 @@ def states(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> list[RemoteL
     return [each.state for each in all_segments(rlmm, tp)]
 
 
-def test_1_a_reply_means_committed_and_every_later_read_by_anyone_sees_it(
+def test_1_change_is_committed_and_visible_to_all_when_answered(
     rlmm: RemoteLogMetadataManager, another: RemoteLogMetadataManager, tp: TopicIdPartition
 ) -> None:
     # Kafka: the writer waits until its own broker has consumed the event. Each other broker has a
@@ -253,7 +253,7 @@ class Test7APartitionIsKnownFromLeadershipAddOrMarkedOn:
     """Kafka knows a partition once its broker leads or follows it, and answers when it has consumed
     its events; an add to one that is not assigned fails, though the event is published."""
 
-    def test_a_topic_that_nobody_announced(
+    def test_unannounced_topic_is_not_found(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         with pytest.raises(RemoteResourceNotFoundError):

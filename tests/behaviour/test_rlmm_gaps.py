@@ -52,7 +52,7 @@ def test_of_more_gaps_than_are_kept_the_lowest_goes(
     assert len(kept.gaps) == rows(engine) == MAX_GAPS
 
 
-def test_what_is_not_kept_any_more_counts_as_recorded(full: SqlRemoteLogMetadataManager) -> None:
+def test_gaps_merged_beyond_the_limit_count_as_recorded(full: SqlRemoteLogMetadataManager) -> None:
     record(full, TP, 20_000, 20_004)
     before = revision_of(full, TP)
     kept = full.partition_state(TP).value.gaps

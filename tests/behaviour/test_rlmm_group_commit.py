@@ -181,7 +181,7 @@ def test_the_first_segments_of_a_partition_that_meet_create_it_once(
     assert [each.revision for each in events(engine, tp)] == [1, 2, 3, 4]
 
 
-def test_nobody_waits_for_the_partition_that_another_has_locked(
+def test_locked_partition_does_not_delay_the_others(
     engine: Engine, rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
 ) -> None:
     made = [add(rlmm, segment(tp, 0, 9)) for tp in tps]
@@ -210,7 +210,7 @@ def test_a_change_that_has_waited_for_long_runs_alone(
         assert gated.group_commit.change(to(DELETE_STARTED, only)).applied
 
 
-def test_what_is_too_much_for_one_transaction_goes_in_two(
+def test_too_many_rows_are_split_into_two_transactions(
     rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
 ) -> None:
     epochs = {epoch: epoch for epoch in range(MAX_ROWS // 2)}
@@ -219,7 +219,7 @@ def test_what_is_too_much_for_one_transaction_goes_in_two(
     assert gated.sizes == [2, 1]
 
 
-def test_without_a_connection_nobody_tries_twice(
+def test_without_a_connection_no_change_is_retried(
     database_url: str, rlmm: SqlRemoteLogMetadataManager, tps: list[TopicIdPartition]
 ) -> None:
     made = [add(rlmm, segment(tp, 0, 9)) for tp in tps]
@@ -231,7 +231,7 @@ def test_without_a_connection_nobody_tries_twice(
     assert gated.locked_sizes == []
 
 
-def test_an_interrupted_leader_leaves_nobody_waiting(
+def test_interrupted_leader_leaves_no_change_waiting(
     rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
 ) -> None:
     made = [add(rlmm, segment(tp, 0, 9)) for tp in tps]
@@ -292,7 +292,7 @@ def test_if_the_database_refuses_a_statement_only_the_item_at_fault_is_refused(
     assert results == [MutationOutcome(applied=True, revision=3)] * (len(tps) - 1)
 
 
-def test_a_fault_of_ours_leaves_nobody_waiting(
+def test_internal_error_leaves_no_change_waiting(
     rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
 ) -> None:
     made = [add(rlmm, segment(tp, 0, 9)) for tp in tps]

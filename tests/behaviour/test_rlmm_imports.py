@@ -241,7 +241,7 @@ def test_segments_are_put_into_as_few_items_as_may_be() -> None:
         ({"custom_metadata": bytes(CUSTOM_METADATA_BYTES_PER_IMPORT + 1)}, 1, 1),
     ],
 )
-def test_an_item_holds_what_a_message_does(
+def test_item_holds_as_many_segments_as_a_message(
     fields: dict[str, Any], epochs: int, per_item: int
 ) -> None:
     leader_epochs = {epoch: epoch for epoch in range(epochs)}

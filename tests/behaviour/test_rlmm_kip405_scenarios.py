@@ -159,7 +159,7 @@ def test_scenario_5_logs_diverge_in_the_tier(story: PartitionStory) -> None:
     assert story.listed(1) == {of_b: FINISHED}
 
 
-def test_a_follower_that_becomes_leader_copies_on_from_where_the_tier_ends(
+def test_new_leader_copies_from_the_end_of_the_tier(
     story: PartitionStory,
 ) -> None:
     story.lead(A, epoch=2)

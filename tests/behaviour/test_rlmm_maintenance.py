@@ -174,7 +174,7 @@ def test_many_batches_purge_all_of_it(
     ]
 
 
-def test_repeats_of_what_was_purged_are_answered(
+def test_repeats_of_purged_changes_are_answered(
     rlmm: RemoteLogMetadataManager, database_url: str, engine: Engine
 ) -> None:
     kept = finished(rlmm, TP, 0, 9)

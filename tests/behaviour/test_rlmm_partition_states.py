@@ -43,7 +43,7 @@ def hold(engine: Engine, tp: TopicIdPartition) -> None:
 
 
 class TestReports:
-    def test_what_a_report_changes_has_an_event_and_its_figures_have_none(
+    def test_only_a_new_lineage_or_epoch_of_a_report_has_an_event(
         self, engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         with serving(Call(actor="rlm-1", request_id="call-1")):
@@ -93,7 +93,7 @@ class TestReports:
                 call.result(timeout=30)
         assert rlmm.partition_state(tp).value.report == reports[-1]
 
-    def test_a_database_that_is_busy_fails_the_call_and_keeps_what_was_taken(
+    def test_lock_timeout_fails_the_call_and_keeps_committed_reports(
         self,
         database_url: str,
         engine: Engine,
@@ -118,7 +118,7 @@ class TestReports:
 
 
 class TestLogStart:
-    def test_its_event_says_from_where_to_where_and_why(
+    def test_event_of_the_log_start_has_both_offsets_and_the_reason(
         self, engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         finished(rlmm, tp, 0, 99)

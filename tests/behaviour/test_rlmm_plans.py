@@ -231,7 +231,7 @@ def test_a_list_from_an_offset_on_costs_the_same_in_any_history(
     require_equal_costs(costs, forbidden={"Seq Scan"})
 
 
-def test_what_was_hidden_and_not_vacuumed_costs_no_look_up(
+def test_dead_index_entries_do_not_slow_a_look_up(
     histories: dict[int, LongHistory],
 ) -> None:
     short, long = histories[SHORT], histories[LONG]

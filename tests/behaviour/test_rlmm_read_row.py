@@ -91,7 +91,7 @@ def test_a_read_does_not_wait_for_ever_for_a_connection(engine: Engine) -> None:
         connection.close()
 
 
-def test_a_session_in_the_middle_of_something_does_not_come_back(engine: Engine) -> None:
+def test_connection_with_an_open_transaction_is_not_reused(engine: Engine) -> None:
     transactions, kept = Transactions(engine), []
     for _ in range(CONNECTIONS + 1):
         with pytest.raises(RemoteStorageError) as raised:
@@ -146,7 +146,7 @@ def test_a_statement_that_was_deallocated_is_prepared_again(
             connection.execute(text("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$"))
 
 
-def test_a_read_in_a_transaction_keeps_what_is_prepared(engine: Engine) -> None:
+def test_read_in_a_transaction_keeps_prepared_statements(engine: Engine) -> None:
     transactions, statement = Transactions(engine), "SELECT count(*) AS n FROM topics"
     transactions.read_row(statement, {})
     transactions.read_in_transaction(lambda connection: connection.execute(text("SELECT 1")).all())

@@ -206,7 +206,7 @@ def test_a_scan_that_the_database_cannot_serve_is_retriable(
     slow.dispose()
 
 
-def test_a_scan_whose_connection_ends_is_retriable_and_the_next_one_works(
+def test_scan_with_a_lost_connection_is_retriable_and_the_next_works(
     engine: Engine, database_url: str, rlmm: SqlRemoteLogMetadataManager
 ) -> None:
     insert(engine, segments=1)

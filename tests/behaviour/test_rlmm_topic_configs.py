@@ -152,7 +152,7 @@ def test_of_two_puts_that_expect_the_same_revision_one_is_refused(
     assert stored.revision == 1
 
 
-def test_each_version_is_kept_with_who_put_it_and_why(
+def test_each_version_is_kept_with_its_actor_and_reason(
     engine: Engine, rlmm: SqlRemoteLogMetadataManager, tps: list[TopicIdPartition]
 ) -> None:
     topic_id = tps[0].topic_id

@@ -107,7 +107,7 @@ def test_data_is_found_after_the_upgrade(
     require_right_answers(engine)
 
 
-def test_the_release_before_goes_on_during_and_after_the_upgrade(
+def test_previous_release_works_during_and_after_the_upgrade(
     before: ReleaseBefore, engine: Engine, empty_database_url: str
 ) -> None:
     before.finish(0)

@@ -36,7 +36,7 @@ def execute(engine: Engine, statement: str) -> None:
         connection.execute(text(statement))
 
 
-def test_an_older_schema_has_no_id_and_says_what_makes_one(
+def test_older_schema_has_no_id_and_names_the_upgrade_command(
     engine: Engine, empty_database_url: str
 ) -> None:
     with pytest.raises(RemoteStorageError, match="sediment db upgrade"):

@@ -62,13 +62,15 @@ def test_no_cluster_is_known_until_it_is_announced(engine: Engine, empty_databas
     assert (after.cluster_id, after.revision) == ("c", 100)
 
 
-def test_the_release_before_goes_on_beside_it(engine: Engine, empty_database_url: str) -> None:
+def test_previous_release_works_beside_the_new_schema(
+    engine: Engine, empty_database_url: str
+) -> None:
     upgrade(empty_database_url)
     write_topic(engine, TopicIdPartition(uuid4(), "later", 0))
     assert [each.cluster_id for each in listed(SqlRemoteLogMetadataManager(engine))] == [None] * 2
 
 
-def test_cut_off_after_the_column_was_made_it_starts_again_and_what_is_in_it_stays(
+def test_upgrade_interrupted_after_adding_the_column_can_be_repeated(
     engine: Engine, empty_database_url: str
 ) -> None:
     upgrade(empty_database_url)

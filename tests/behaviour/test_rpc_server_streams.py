@@ -155,7 +155,7 @@ class JumpingClock:
         return self._now_s
 
 
-def test_a_round_that_comes_late_judges_nobody() -> None:
+def test_late_round_of_the_watchdog_cancels_no_call() -> None:
     clock, call = JumpingClock(), Ended()
     watch, silence = TimeoutWatch(clock), ReadIdleTimeout(call, 0.0, 0.0)
     watch.add(silence)

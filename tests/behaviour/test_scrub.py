@@ -206,7 +206,7 @@ def test_a_manifest_of_another_copy_is_reported(
     assert "the metadata is of another copy" in seen.anomaly.detail
 
 
-def test_a_segment_whose_metadata_has_no_custom_metadata_is_read_by_its_manifest(
+def test_segment_without_custom_metadata_is_read_by_its_manifest(
     tier: SmallTier, scrubber: Scrubber, store: FilesystemStorage, tp: TopicIdPartition
 ) -> None:
     only = segment(tp, 0)
@@ -400,7 +400,7 @@ class TestOverAStoreThatFails:
             yield Scrubber(tier.rlmm, rsm)
 
     @pytest.mark.deep
-    def test_what_could_not_be_read_is_reported_and_the_rest_is_verified(
+    def test_unreadable_segments_are_reported_and_the_rest_verified(
         self, tier: SmallTier, tp: TopicIdPartition, settings: RsmSettings, proxy: HttpProxy
     ) -> None:
         tier.fill(tp, 5)
@@ -416,7 +416,7 @@ class TestOverAStoreThatFails:
             assert counts(scrubber.once()) == (5, 5, 0, 0, 0)
 
     @pytest.mark.deep
-    def test_a_store_that_stays_away_ends_the_run_and_what_was_found_is_reported(
+    def test_unavailable_store_ends_the_run_with_its_findings(
         self, tier: SmallTier, tp: TopicIdPartition, settings: RsmSettings, proxy: HttpProxy
     ) -> None:
         tier.fill(tp, FAILURES_IN_A_ROW + 5)

@@ -212,7 +212,7 @@ def test_an_object_that_is_not_there_is_no_damage_but_missing(copy: Copy, which:
         copy.damages()
 
 
-def test_what_was_found_before_an_object_is_missed_is_reported_first(copy: Copy) -> None:
+def test_damage_found_before_a_missing_object_is_reported_first(copy: Copy) -> None:
     copy.change(copy.log, 0)
     assert not copy.backend.delete([copy.indexes])
     damages = copy.scrub(copy.rsm, at_once)
@@ -246,7 +246,7 @@ def test_an_empty_log_must_be_there_too(
         copy.damages()
 
 
-def test_a_manifest_whose_digests_contradict_each_other_is_what_is_damaged(copy: Copy) -> None:
+def test_manifest_with_contradictory_digests_counts_as_damaged(copy: Copy) -> None:
     copy = replace(copy, metadata=of_an_older_release(copy.metadata))
     document = json.loads(copy.backend.get(copy.keys.manifest))
     document["log"]["chunk_crc32c"][4] ^= 1

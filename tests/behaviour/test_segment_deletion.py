@@ -124,7 +124,7 @@ def test_each_step_again_is_a_success_that_changes_nothing(
 
 
 @pytest.mark.parametrize("stopped_after", ["log start", "some marked", "objects", "some confirmed"])
-def test_it_goes_on_from_wherever_another_stopped(
+def test_deletion_resumes_from_any_interruption(
     tier: SmallTier,
     tp: TopicIdPartition,
     keys: Callable[[], Sequence[str]],
@@ -163,7 +163,7 @@ def test_more_than_a_batch_is_marked_on_the_revision_that_it_was_planned_for(
     assert errors(finish(tier, made)) == [None] * len(made)
 
 
-def test_what_changed_since_refuses_all_of_it_before_the_log_start_rises(
+def test_changed_revision_refuses_the_deletion_before_the_log_start_rises(
     tier: SmallTier, tp: TopicIdPartition
 ) -> None:
     made = tier.fill(tp, 2)
@@ -235,7 +235,9 @@ def test_an_unknown_segment_is_its_own_error(tier: SmallTier, tp: TopicIdPartiti
     assert [error is None for error in errors(outcomes)] == [True, False]
 
 
-def test_what_the_store_did_not_confirm_stays_marked(tier: SmallTier, tp: TopicIdPartition) -> None:
+def test_deletion_not_confirmed_by_the_store_stays_marked(
+    tier: SmallTier, tp: TopicIdPartition
+) -> None:
     made = tier.fill(tp, 3)
     begin(tier, tp, made)
     stuck = SmallTier(_Stuck(tier.rsm, made[1].remote_log_segment_id.id), tier.rlmm)
@@ -247,7 +249,7 @@ def test_what_the_store_did_not_confirm_stays_marked(tier: SmallTier, tp: TopicI
     assert errors(finish(tier, [left])) == [None]
 
 
-def test_what_is_gone_but_was_never_marked_is_not_confirmed(
+def test_deletion_of_an_unmarked_segment_is_not_confirmed(
     tier: SmallTier, tp: TopicIdPartition
 ) -> None:
     [made] = tier.fill(tp, 1)

@@ -207,13 +207,13 @@ def test_a_call_knows_when_its_caller_has_left(server: Served) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_called_on_behalf_of_a_call_bears_its_id(server: Served, kind: str) -> None:
+def test_calls_made_for_a_call_have_its_request_id(server: Served, kind: str) -> None:
     with serving(Call("somebody", "fetch-17")):
         call(kind, server.client())
     assert [seen.request_id for seen in server.manager.calls] == ["fetch-17"]
 
 
-def test_calls_on_nobody_s_behalf_have_ids_of_their_own(server: Served) -> None:
+def test_calls_without_a_parent_have_their_own_ids(server: Served) -> None:
     for _ in range(2):
         call("delete", server.client())
     first, second = (seen.request_id for seen in server.manager.calls)

@@ -145,7 +145,7 @@ def wait_for_deadlines(calls: list[Any]) -> None:
     ("end", "timeout_s"),
     [(cancel, 60), pytest.param(wait_for_deadlines, 3, marks=pytest.mark.deep)],
 )
-def test_calls_that_nobody_waits_for_any_more_give_their_places_back_once(
+def test_cancelled_calls_release_their_places_once(
     client: Client, service: Streams, end: Callable[[list[Any]], None], timeout_s: float
 ) -> None:
     for _ in range(3):

@@ -79,7 +79,7 @@ def test_a_rerun_starts_no_copy(shipped: Shipped) -> None:
     assert {name: shipped.stack.segments(name) for name in names} == before
 
 
-def test_what_is_registered_is_what_kafka_would_register(shipped: Shipped) -> None:
+def test_registered_metadata_equals_kafkas(shipped: Shipped) -> None:
     third = shipped.stack.segments(bundled_name("telemetry"))[2]
     log = BUNDLED / "telemetry-0" / f"{third.start_offset:020}.log"
     assert third.segment_size_in_bytes == log.stat().st_size

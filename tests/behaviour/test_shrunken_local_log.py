@@ -52,7 +52,7 @@ def shrink(files: PartitionFiles) -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("settings", [{}, NONE_BREACHED], ids=["nothing set", "none breached"])
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
-def test_the_tier_keeps_what_the_broker_has_forgotten(
+def test_tier_keeps_segments_that_the_broker_has_deleted(
     stack: Stack,
     log_dir: Path,
     files: PartitionFiles,

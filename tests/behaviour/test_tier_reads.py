@@ -66,9 +66,7 @@ def test_one_lost_object_makes_exactly_its_offsets_fail(stack: Stack, log_dir: P
     assert f"sediment scrub --topic {NAME.topic}" in part.error_message
 
 
-def test_a_fetch_that_meets_a_lost_object_returns_what_comes_before_it(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_fetch_returns_records_before_a_lost_object(stack: Stack, log_dir: Path) -> None:
     files = three_segments(log_dir)
     first = files.file(0, ".log").read_bytes()
     stack.ship(log_dir)
@@ -298,7 +296,7 @@ class Outdated(LocalPartition):
         return self.first
 
 
-def test_a_read_whose_segments_vanish_again_and_again_ends(stack: Stack, log_dir: Path) -> None:
+def test_read_of_repeatedly_vanishing_segments_ends(stack: Stack, log_dir: Path) -> None:
     three_segments(log_dir)
     local = Outdated(find_partitions([log_dir]).partitions[NAME])
     local.read()
@@ -334,9 +332,7 @@ def _check_local_reads_only(
     assert read(rlm, 3) is FetchError.TIERED_STORAGE_NOT_AVAILABLE
 
 
-def test_a_dead_database_is_not_asked_about_what_is_still_to_come(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_read_at_the_log_end_does_not_call_the_database(stack: Stack, log_dir: Path) -> None:
     three_segments(log_dir)
     rlm = BrokerRemoteLogManager([log_dir], stack.rsm, FailingRlmm(stack.rlmm))
     assert read(rlm, 25) == b""

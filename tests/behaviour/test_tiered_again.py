@@ -135,7 +135,7 @@ def test_it_begins_at_the_local_log_start_of_then(
     assert gaps(stack) == ()
 
 
-def test_what_the_broker_deletes_while_nothing_is_tiered_is_not_lost(
+def test_segments_deleted_while_tiering_is_disabled_are_not_lost(
     stack: Stack, leader: Any, files: PartitionFiles
 ) -> None:
     delete_tier(stack, leader)
@@ -186,7 +186,7 @@ def forget_events(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("raised_by", ["disabling", "retention", "retention, long ago"])
-def test_what_the_broker_deletes_right_behind_the_log_start_is_not_lost_either(
+def test_segments_deleted_right_behind_the_log_start_are_not_lost(
     stack: Stack, leader: Any, files: PartitionFiles, database_url: str, raised_by: str
 ) -> None:
     if raised_by != "disabling":
@@ -222,7 +222,7 @@ def test_once_retention_has_raised_the_log_start_again_a_loss_behind_it_is_a_los
     assert gaps(stack) == (OffsetGap(60, 69, LOST_BEFORE_COPY),)
 
 
-def test_what_is_still_marked_is_copied_again_beside_it(
+def test_segment_still_being_deleted_is_copied_again(
     stack: Stack, leader: Any, files: PartitionFiles
 ) -> None:
     put(stack, DELETABLE)
@@ -239,7 +239,7 @@ def test_what_is_still_marked_is_copied_again_beside_it(
     assert_tier_is(stack, files, ALL)
 
 
-def test_what_an_interrupted_removal_has_marked_is_copied_again(
+def test_segments_marked_by_an_interrupted_removal_are_copied_again(
     stack: Stack, leader: Any, files: PartitionFiles
 ) -> None:
     """The tier then begins above it, and the broker would delete it one day."""
@@ -254,7 +254,7 @@ def test_what_an_interrupted_removal_has_marked_is_copied_again(
     assert description(leader).copied_through_offset == 59
 
 
-def test_what_was_kept_is_not_copied_again(
+def test_segments_kept_while_disabled_are_not_copied_again(
     stack: Stack, leader: Any, files: PartitionFiles
 ) -> None:
     kept = stack.segments()
@@ -272,7 +272,7 @@ def test_what_was_kept_is_not_copied_again(
     assert gaps(stack) == ()
 
 
-def test_behind_what_was_kept_a_loss_is_a_loss(
+def test_loss_behind_kept_segments_is_recorded(
     stack: Stack, leader: Any, files: PartitionFiles
 ) -> None:
     put(stack, DISABLED)

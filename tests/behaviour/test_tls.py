@@ -92,7 +92,7 @@ def test_a_client_without_tls_is_refused(address: str) -> None:
 
 
 @pytest.mark.parametrize("which", ["self_signed", "wrong_ca"])
-def test_a_refused_client_is_told_which_files_to_check(
+def test_error_of_a_refused_client_names_the_files_to_check(
     address: str, secrets: Secrets, bad: BadCertificates, which: str
 ) -> None:
     shown: Certificate = getattr(bad, which)
@@ -105,7 +105,7 @@ def test_a_refused_client_is_told_which_files_to_check(
 
 
 @pytest.mark.parametrize("which", ["expired", "not_yet_valid"])
-def test_a_client_checks_the_dates_of_its_own_certificate(
+def test_client_checks_the_dates_of_its_own_certificate(
     address: str, secrets: Secrets, bad: BadCertificates, which: str
 ) -> None:
     shown: Certificate = getattr(bad, which)

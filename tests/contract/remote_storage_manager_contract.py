@@ -168,13 +168,11 @@ class RemoteStorageManagerContract:
 
     # Copy and fetch
 
-    def test_a_log_comes_back_byte_for_byte(self, rsm: RemoteStorageManager) -> None:
+    def test_log_is_fetched_byte_for_byte(self, rsm: RemoteStorageManager) -> None:
         files = Files(some_bytes(100_001))
         assert fetched(rsm, copied(rsm, files)) == files.log
 
-    def test_a_log_of_several_parts_comes_back_byte_for_byte(
-        self, rsm: RemoteStorageManager
-    ) -> None:
+    def test_log_of_several_parts_is_fetched_byte_for_byte(self, rsm: RemoteStorageManager) -> None:
         files = Files(some_bytes(LARGE))
         assert fetched(rsm, copied(rsm, files)) == files.log
 
@@ -270,7 +268,7 @@ class RemoteStorageManagerContract:
             fetched(rsm, metadata, 1)
 
     @pytest.mark.parametrize("kind", IndexType)
-    def test_each_index_comes_back_byte_for_byte(
+    def test_each_index_is_fetched_byte_for_byte(
         self, rsm: RemoteStorageManager, kind: IndexType
     ) -> None:
         sizes = {IndexType.OFFSET: 2 * MIB + 1, IndexType.TRANSACTION: 34}
@@ -294,7 +292,7 @@ class RemoteStorageManagerContract:
         with pytest.raises(RemoteResourceNotFoundError):
             index(rsm, metadata, IndexType.TRANSACTION)
 
-    def test_the_index_after_an_absent_one_comes_back(self, rsm: RemoteStorageManager) -> None:
+    def test_index_after_an_absent_one_is_fetched(self, rsm: RemoteStorageManager) -> None:
         indexes = {**without(IndexType.TRANSACTION), IndexType.LEADER_EPOCH: b"0\n1\n0 0\n"}
         metadata = copied(rsm, Files(b"log", indexes))
         assert index(rsm, metadata, IndexType.LEADER_EPOCH) == b"0\n1\n0 0\n"
@@ -464,7 +462,7 @@ class RemoteStorageManagerContract:
             pytest.param(lambda chunks: [chunks[0], *chunks], "LOG", id="a chunk of the log twice"),
         ],
     )
-    def test_chunks_that_differ_from_what_was_announced_are_refused_and_leave_nothing(
+    def test_chunks_that_differ_from_their_header_are_refused_and_leave_nothing(
         self,
         rsm: RemoteStorageManager,
         stored_keys: StoredKeys,
@@ -612,7 +610,7 @@ class RemoteStorageManagerContract:
         again = copied(rsm, Files(b"second"), metadata)
         assert fetched(rsm, again) == b"second"
 
-    def test_a_delete_of_what_is_being_copied_is_retriable_until_the_copy_ended(
+    def test_delete_during_a_copy_is_retriable_until_the_copy_ends(
         self, rsm: RemoteStorageManager, stored_keys: StoredKeys
     ) -> None:
         metadata, files = a_segment(), Files(b"log")
@@ -645,7 +643,7 @@ class RemoteStorageManagerContract:
         assert rsm.delete_log_segment_data_batch(batch) == [None] * 5
         assert not stored_keys()
 
-    def test_a_batch_leaves_what_is_not_in_it(self, rsm: RemoteStorageManager) -> None:
+    def test_batch_delete_leaves_other_segments(self, rsm: RemoteStorageManager) -> None:
         kept, gone = copied(rsm, Files(b"kept")), copied(rsm, Files(b"gone"))
         rsm.delete_log_segment_data_batch([gone])
         assert fetched(rsm, kept) == b"kept"

@@ -121,7 +121,7 @@ class SegmentObjectsContract:
         assert len(seen) == len({each.location for each in seen}) == 3 * len(topics)
         assert set(of_topics) == set(topics)
 
-    def test_what_is_no_object_of_a_segment_is_not_listed(
+    def test_foreign_objects_are_not_listed(
         self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
     ) -> None:
         copied(rsm, Files(b"log"))
@@ -190,7 +190,7 @@ class SegmentObjectsContract:
         with pytest.raises(InvalidRequestError, match="page_size"):
             objects.list_segment_objects(ObjectQuery(), page_size=-1)
 
-    def test_a_manifest_says_what_the_copy_was_and_was_answered(
+    def test_manifest_has_the_metadata_and_sizes_of_the_copy(
         self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
     ) -> None:
         metadata = copied(rsm, Files(b"the log", {IndexType.OFFSET: b"12", **REST}))
@@ -201,7 +201,7 @@ class SegmentObjectsContract:
         assert store.backend.describe(store.log_of(metadata, reported.attempt).key) is not None
 
     @pytest.mark.parametrize("size", [0, 1, MIB, 2 * MIB + 5])
-    def test_a_manifest_has_the_digests_of_what_was_copied(
+    def test_manifest_has_the_digests_of_the_copied_files(
         self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store, size: int
     ) -> None:
         log = some_bytes(size)
@@ -347,7 +347,7 @@ class SegmentObjectsContract:
         with pytest.raises(InvalidRequestError, match="uploads: must be 1 to 1000"):
             objects.abort_multipart_uploads([(location, "upload")] * count)
 
-    def test_uploads_that_nobody_completed_are_listed_and_ended(
+    def test_incomplete_uploads_are_listed_and_aborted(
         self, objects: SegmentObjects, store: Store
     ) -> None:
         keys = [store.log_of(a_segment(topic_id=UUID(int=n)), "0" * 16).key for n in (1, 2, 3)]
@@ -399,7 +399,7 @@ class SegmentObjectsContract:
         assert [each.upload_id for each in all_multipart_uploads(objects)] == [begun.upload_id]
         assert fetched(rsm, metadata) == b"log"
 
-    def test_what_is_being_copied_is_neither_deleted_nor_ended(
+    def test_objects_of_a_copy_in_progress_are_neither_deleted_nor_aborted(
         self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
     ) -> None:
         metadata, files = a_segment(), Files(b"log")

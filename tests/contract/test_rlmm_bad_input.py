@@ -336,7 +336,7 @@ def test_bad_input_is_named(
     assert revision_of(RemoteLogMetadataManagerClient(channel, "rlmm"), TP) == before
 
 
-def test_too_much_custom_metadata_has_a_reason_of_its_own(channel: grpc.Channel) -> None:
+def test_too_much_custom_metadata_has_its_own_reason(channel: grpc.Channel) -> None:
     request = addition()
     request.metadata.custom_metadata = bytes(129)
     answer = call(channel, RPCS[ADD], [request])

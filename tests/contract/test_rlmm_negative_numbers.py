@@ -61,7 +61,7 @@ def takes_a_number(message_type: Descriptor) -> bool:
 
 
 @pytest.mark.parametrize("name", sound_requests())
-def test_what_is_spoilt_here_is_sound_before(channel: grpc.Channel, name: str) -> None:
+def test_requests_are_valid_before_a_number_is_changed(channel: grpc.Channel, name: str) -> None:
     answer = call(channel, RPCS[name], [sound_requests()[name]])
     assert answer.is_ok or answer.code is grpc.StatusCode.ABORTED, answer.said
 

@@ -206,7 +206,7 @@ def test_a_copy_acknowledged_while_another_stands_still_outlives_its_end(
 
 
 @pytest.mark.parametrize(("step", "moment"), PLACES)
-def test_a_copy_goes_on_when_another_at_the_same_step_is_abandoned(
+def test_copy_continues_when_another_at_the_same_step_is_abandoned(
     store: Store, callers: ExitStack, step: tuple[str, int], moment: Literal["before", "after"]
 ) -> None:
     metadata, gate, others_gate = a_segment(), a_gate(step, moment), a_gate(step, moment)
@@ -253,7 +253,7 @@ def test_an_upload_that_began_without_an_answer_is_ended(store: Store, callers: 
 
 
 @pytest.mark.parametrize("step", STEPS[:-1])
-def test_a_copy_whose_step_had_no_answer_leaves_nothing(
+def test_copy_with_an_unanswered_step_leaves_nothing(
     store: Store, callers: ExitStack, step: tuple[str, int]
 ) -> None:
     gate = Gate(step[0], step[1], "after", no_answer)
@@ -263,7 +263,7 @@ def test_a_copy_whose_step_had_no_answer_leaves_nothing(
     assert not store.keys()
 
 
-def test_a_copy_whose_manifest_had_no_answer_counts(store: Store, callers: ExitStack) -> None:
+def test_copy_with_an_unanswered_manifest_put_counts(store: Store, callers: ExitStack) -> None:
     metadata, gate = a_segment(), Gate("put_if_absent", moment="after", then=no_answer)
     gate.opened.set()
     answer = a_caller(callers, store, gate).copy(metadata).result(GIVE_UP_S)
@@ -294,7 +294,7 @@ class LateStore(FilesystemStorage):
         return super().delete(keys)
 
 
-def test_no_copy_answers_with_what_another_is_about_to_remove(
+def test_copy_does_not_return_objects_that_another_is_about_to_remove(
     tmp_path: Path, callers: ExitStack
 ) -> None:
     late = LateStore(tmp_path)

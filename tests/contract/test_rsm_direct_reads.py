@@ -238,7 +238,7 @@ def test_a_segment_of_a_location_without_urls_is_refused_by_name(
         build(locations_file=listed).open_log_segment(segment)
 
 
-def test_a_listed_location_has_a_public_address_of_its_own(
+def test_listed_location_has_its_own_public_endpoint(
     build: Building, files: Files, settings: RsmSettings, tmp_path: Path
 ) -> None:
     with closing(build_manager(settings)) as before:
@@ -282,7 +282,7 @@ def test_the_url_is_in_no_log_no_metric_and_no_error(
     assert [text for text in (signature, "X-Amz-Signature") if text in seen] == []
 
 
-def test_the_log_names_who_got_a_url_and_the_metrics_count_it(
+def test_handed_out_url_is_logged_with_its_actor_and_counted(
     rsm: RemoteStorageManager, files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -139,7 +139,7 @@ def test_a_range_that_is_dropped_is_resumed(
     assert_gets(proxy, 5)
 
 
-def test_what_was_given_out_is_not_sent_again(
+def test_resumed_fetch_sends_no_byte_twice(
     rsm: ObjectRemoteStorageManager, proxy: CountingProxy, segment: RemoteLogSegmentMetadata
 ) -> None:
     proxy.faults.add(Cut(2 * MIB + 77, Direction.RESPONSE), operation="GetObject")
@@ -211,7 +211,7 @@ def test_the_break_of_a_body_and_failed_requests_for_its_rest_share_the_retries(
     assert_gets(proxy, 3)
 
 
-def test_a_body_is_not_resumed_for_a_caller_who_left(
+def test_body_is_not_resumed_for_a_cancelled_call(
     rsm: ObjectRemoteStorageManager, proxy: CountingProxy, segment: RemoteLogSegmentMetadata
 ) -> None:
     proxy.faults.add(Cut(2 * MIB, Direction.RESPONSE), operation="GetObject")
@@ -261,7 +261,7 @@ def test_a_fetch_left_early_ends_its_get(
     assert fetched(rsm, segment, size - 5) == bytes(5)
 
 
-def test_a_caller_who_leaves_ends_the_get(
+def test_cancelled_fetch_ends_the_get(
     rsm: ObjectRemoteStorageManager, proxy: CountingProxy, settings: RsmSettings
 ) -> None:
     """Over gRPC, after a pause in which the reader reads nothing: the pause blocks the store,

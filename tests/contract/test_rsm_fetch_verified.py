@@ -197,7 +197,7 @@ def test_of_sampled_reads_one_of_many_is_verified(
 
 
 @pytest.mark.parametrize("verify_reads", ["off", "sampled"])
-def test_an_index_is_verified_whatever_the_setting(
+def test_index_is_verified_with_any_setting(
     rsm: Verifying,
     segment: RemoteLogSegmentMetadata,
     change: Callable[[str, int], None],

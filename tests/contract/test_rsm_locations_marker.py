@@ -71,7 +71,7 @@ def test_an_empty_prefix_is_marked(settings: RsmSettings, backend: StorageBacken
     }
 
 
-def test_what_is_ours_is_used_again_and_the_marker_stays_as_it_is(
+def test_own_location_is_used_again_and_its_marker_is_unchanged(
     settings: RsmSettings, backend: StorageBackend
 ) -> None:
     check(settings)
@@ -92,7 +92,7 @@ def test_what_is_ours_is_used_again_and_the_marker_stays_as_it_is(
         ({"location_id": 2, "deployment_id": ""}, "location 1 .*location 2 .*RSM_LOCATION_ID"),
     ],
 )
-def test_what_is_not_ours_is_refused_with_both_names_and_the_remedy(
+def test_location_of_another_deployment_is_refused_with_both_names(
     settings: RsmSettings, changes: dict[str, object], named: str
 ) -> None:
     check(settings)
@@ -175,7 +175,7 @@ def test_without_a_deployment_id_nothing_is_marked_and_that_is_logged_once(
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"format_version": 2}', b"\xff"])
-def test_a_marker_that_nobody_understands_is_refused_and_stays(
+def test_unreadable_marker_is_refused_and_kept(
     settings: RsmSettings, backend: StorageBackend, content: bytes
 ) -> None:
     backend.put(f"{settings.prefix}.sediment", content)
@@ -233,7 +233,7 @@ def test_another_deployments_marker_in_a_registered_location_is_refused(
 
 
 @pytest.mark.parametrize("content", [b"", b'{"format_version": 2}'])
-def test_what_nobody_understands_in_a_registered_location_is_refused(
+def test_unreadable_marker_in_a_registered_location_is_refused(
     settings: RsmSettings, backend: StorageBackend, after_a_move: RsmSettings, content: bytes
 ) -> None:
     backend.put(f"{settings.prefix}.sediment", content)

@@ -148,7 +148,7 @@ def test_a_file_system_without_hard_links_is_refused(
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_every_capability_but_one_is_required_or_said_what_it_costs_to_lack_it() -> None:
+def test_every_capability_is_required_or_has_a_stated_cost() -> None:
     assert {*REQUIRED, *WITHOUT} == {*Capability}
     assert not REQUIRED & WITHOUT.keys()
 

@@ -160,7 +160,7 @@ def test_a_copy_of_which_a_request_fails_is_retriable_and_leaves_nothing(
     assert not stored_keys()
 
 
-def test_a_copy_whose_completion_is_not_heard_of_leaves_nothing(
+def test_copy_with_an_unanswered_completion_leaves_nothing(
     rsm: RemoteStorageManager, proxy: HttpProxy, stored_keys: StoredKeys
 ) -> None:
     proxy.faults.add(Cut(1, Direction.RESPONSE), operation="CompleteMultipartUpload")
@@ -178,7 +178,7 @@ def test_a_part_that_is_cut_off_fails_the_copy_and_leaves_nothing(
     assert not stored_keys()
 
 
-def test_a_copy_whose_clean_up_fails_too_raises_the_first_error(
+def test_copy_with_a_failed_clean_up_raises_the_first_error(
     rsm: RemoteStorageManager, proxy: HttpProxy
 ) -> None:
     proxy.faults.add(Answer(507), operation="CompleteMultipartUpload")
@@ -188,7 +188,7 @@ def test_a_copy_whose_clean_up_fails_too_raises_the_first_error(
         copied(rsm, Files(some_bytes(LARGE)))
 
 
-def test_what_a_failed_clean_up_left_goes_with_a_delete_of_the_id(
+def test_remains_of_a_failed_clean_up_go_with_a_delete_of_the_id(
     rsm: RemoteStorageManager, proxy: HttpProxy, stored_keys: StoredKeys
 ) -> None:
     metadata = a_segment()

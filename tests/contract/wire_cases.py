@@ -27,15 +27,15 @@ RLMM = {
     "ListPartitions": "test_pages_of_partitions_follow_each_other",
     "GetPartitionRevisions": "test_revisions_are_in_the_order_of_the_partitions",
     "WatchPartitions": "test_a_watch_resumes_at_the_revision_that_the_client_knows",
-    "GetTopicConfig": "test_the_texts_stay_as_they_were_put",
+    "GetTopicConfig": "test_texts_of_settings_are_stored_unchanged",
     "PutTopicConfig": "test_a_put_replaces_everything",
     "ReportPartitionState": "test_a_report_makes_the_partition_known_and_is_its_state",
     "GetPartitionState": "test_a_later_report_replaces_the_earlier_one",
-    "RaiseLogStartOffset": "test_what_has_finished_counts_if_the_report_is_behind",
+    "RaiseLogStartOffset": "test_finished_segments_count_if_the_report_is_behind",
     "ScanRemoteLogSegments": "test_a_batch_has_the_columns_of_the_contract",
     "RecordGap": "test_a_gap_hides_nothing_and_raises_nothing",
     "ListEvents": "test_events_come_in_pages_without_gaps",
-    "ReportAnomalies": "test_an_anomaly_is_kept_as_it_was_reported",
+    "ReportAnomalies": "test_anomaly_is_stored_unchanged",
     "ListAnomalies": "test_pages_follow_each_other_the_first_seen_first",
     "RecordObjectDeletions": "test_each_deleted_object_is_an_event_with_its_key",
     "ImportRemoteLogSegments": "test_segments_finish_in_the_order_in_which_they_come",
@@ -44,19 +44,19 @@ RLMM = {
 }
 
 RSM = {
-    "CopyLogSegmentData": "test_a_log_of_several_parts_comes_back_byte_for_byte",
+    "CopyLogSegmentData": "test_log_of_several_parts_is_fetched_byte_for_byte",
     "FetchLogSegment": "test_a_range_across_parts_is_whole",
     "OpenLogSegment": "test_direct_reads_are_off_unless_they_are_set",
-    "FetchIndex": "test_each_index_comes_back_byte_for_byte",
+    "FetchIndex": "test_each_index_is_fetched_byte_for_byte",
     "DeleteLogSegmentData": "test_delete_removes_every_object",
     "DeleteLogSegmentDataBatch": "test_a_batch_deletes_every_segment",
 }
 
 SEGMENT_OBJECTS = {
     "ListSegmentObjects": "test_a_copy_is_three_objects_with_its_names_and_sizes",
-    "ReadSegmentManifest": "test_a_manifest_has_the_digests_of_what_was_copied",
+    "ReadSegmentManifest": "test_manifest_has_the_digests_of_the_copied_files",
     "DeleteSegmentObjects": "test_objects_are_deleted_and_those_that_are_gone_too",
-    "ListMultipartUploads": "test_uploads_that_nobody_completed_are_listed_and_ended",
+    "ListMultipartUploads": "test_incomplete_uploads_are_listed_and_aborted",
     "AbortMultipartUploads": "test_an_upload_must_have_an_id",
 }
 

@@ -49,7 +49,7 @@ def made_up_url(postgres: EmbeddedPostgres, migrated_database: str) -> Iterator[
 
 
 @pytest.mark.parametrize("layout", [LAYOUT, replace(LAYOUT, is_whole=True)])
-def test_a_made_up_history_is_what_rlmm_writes(
+def test_generated_history_equals_the_rows_of_rlmm(
     layout: Layout, database_url: str, made_up_url: str
 ) -> None:
     store(made_up_url, layout)

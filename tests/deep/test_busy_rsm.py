@@ -203,9 +203,7 @@ def test_of_a_store_that_takes_nothing_one_more_attempt_is_left_every_ten_minute
         take_turns(rlm, rounds=3)
 
 
-def test_what_only_a_store_of_before_keeps_from_being_cleaned_up_stops_nothing(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_clean_up_blocked_by_a_former_store_stops_no_copy(stack: Stack, log_dir: Path) -> None:
     files = three_segments(log_dir)
     rsm, now_ms = FailingRsm(stack.rsm), MovedClock()
     rsm.before_copy = raising(RetriableRemoteStorageError("refused"))

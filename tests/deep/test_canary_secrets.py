@@ -314,7 +314,7 @@ def _family(pid: int) -> list[int]:
     return [pid, *(child.pid for child in process.children(recursive=True))]
 
 
-def test_up_prints_where_its_secrets_are_and_none_of_them(server_directory: Path) -> None:
+def test_up_prints_the_credentials_file_and_no_secret(server_directory: Path) -> None:
     data_dir = server_directory / "printed"
     command = [sys.executable, "-m", "services.cli", "up", "--data-dir", str(data_dir)]
     with subprocess.Popen(

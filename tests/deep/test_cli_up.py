@@ -109,7 +109,7 @@ def up(server_directory: Path, log_dir: Path) -> Iterator[Up]:
 EMPTY = ("s3_prefix", "tls_ca", "tls_certificate", "tls_key")
 
 
-def test_up_prints_where_everything_is(up: Up) -> None:
+def test_up_prints_all_addresses_and_pids(up: Up) -> None:
     e = up.endpoints
     assert set(e.pids) == {"rsm", "rlmm", "rlm", "postgres", "s3"}
     assert all(getattr(e, f.name) for f in fields(e) if f.name not in EMPTY)
@@ -125,7 +125,7 @@ def test_up_says_that_it_serves_plaintext(up: Up) -> None:
     assert lines[1].startswith("serving plaintext: every user of this machine can read and delete")
 
 
-def test_up_with_tls_serves_its_commands_and_nobody_without_a_certificate(
+def test_up_with_tls_refuses_clients_without_a_certificate(
     server_directory: Path,
 ) -> None:
     with running_up(server_directory / "tls", "--tls") as up:
@@ -251,7 +251,7 @@ def test_a_partition_that_is_none_is_named(up: Up, name: str, message: str) -> N
     assert (done.returncode, done.stderr) == (2, f"sediment: {message}\n")
 
 
-def test_a_command_without_an_up_says_what_to_do(tmp_path: Path) -> None:
+def test_command_without_an_up_says_what_to_do(tmp_path: Path) -> None:
     done = sediment("partitions", "--data-dir", tmp_path)
     reported = (
         f"sediment: no `sediment up` is running on {tmp_path}; start one, point "
@@ -291,7 +291,7 @@ def _bytes_of(printed: dict[str, Any], name: str) -> bytes | None:
     return _decoded(printed[f"{name}_base64"])
 
 
-def test_fetch_prints_what_a_consumer_read(up: Up) -> None:
+def test_fetch_prints_the_records_that_a_consumer_read(up: Up) -> None:
     printed = up.lines("fetch", "profiles-0", "--offset", 100, "--max-records", 50)
     expected = [r for r in expected_records()["profiles", 0] if r[0] >= 100]
     assert list(map(as_record, printed)) == expected[:50]

@@ -133,7 +133,7 @@ def states_of(trail: list[PartitionEvent]) -> list[str]:
     return [str(event.to_state) for event in trail]
 
 
-def test_what_a_paused_rlm_was_at_another_takes_over_when_the_lease_has_ended(
+def test_copies_of_a_paused_rlm_are_taken_over_after_their_lease(
     large: World, own_rsm: ServiceProcess, tmp_path: Path
 ) -> None:
     copied_dir = Path(shutil.copytree(large.log_dir, tmp_path / "copied-log"))
@@ -170,7 +170,7 @@ def test_what_a_paused_rlm_was_at_another_takes_over_when_the_lease_has_ended(
     assert all(states == COPIED for id, states in reported.items() if id not in attempts)
 
 
-def test_what_a_killed_rlm_was_at_is_cleaned_up_when_the_lease_has_ended(
+def test_copies_of_a_killed_rlm_are_cleaned_up_after_their_lease(
     world: World, tmp_path: Path
 ) -> None:
     with an_rlm(world, tmp_path / "killed", world.log_dir) as rlm:

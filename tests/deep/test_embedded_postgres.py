@@ -123,7 +123,7 @@ def test_tables_and_password_of_an_earlier_release_become_the_owners(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="PostgreSQL runs as this user")
-def test_the_server_has_a_user_of_its_own_that_knows_no_password(
+def test_server_has_its_own_user_that_cannot_read_the_password(
     server: EmbeddedPostgres, server_directory: Path
 ) -> None:
     directory = server_directory / "own-postgres"
@@ -139,7 +139,7 @@ def test_the_server_has_a_user_of_its_own_that_knows_no_password(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="PostgreSQL runs as this user")
-def test_a_cluster_of_a_shared_account_gets_a_user_of_its_own(server_directory: Path) -> None:
+def test_cluster_of_a_shared_account_gets_its_own_user(server_directory: Path) -> None:
     directory = server_directory / "was-nobodys"
     with EmbeddedPostgres(directory) as server:
         make_row(server, "kept")
@@ -195,7 +195,7 @@ def test_a_lock_file_with_another_programs_pid_does_not_stop_the_start(
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_a_killed_server_that_nobody_has_reaped_does_not_stop_the_start(
+def test_zombie_of_a_killed_server_does_not_stop_the_start(
     server_directory: Path,
 ) -> None:
     directory = server_directory / "unreaped"

@@ -83,7 +83,7 @@ def test_a_stack_serves_is_found_by_others_and_ends_with_all_its_processes(data_
         assert sorted(entry.name for entry in data_dir.iterdir()) == ["lock", "sediment-data"]
 
 
-def test_nothing_of_a_killed_stack_goes_on_and_the_next_has_its_data(
+def test_processes_of_a_killed_stack_end_and_the_next_has_its_data(
     killed: StackEndpoints, data_dir: Path
 ) -> None:
     assert running_stack(data_dir) is None

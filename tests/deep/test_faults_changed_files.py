@@ -51,7 +51,7 @@ def cut_and_go_on(files: PartitionFiles) -> None:
     files.segment(0, [batch(0, 5), batch(5, 5, payload=b"another")])
 
 
-def test_a_segment_that_goes_before_it_is_copied_is_lost_and_what_follows_is_copied(
+def test_segment_deleted_before_its_copy_is_lost_and_the_next_is_copied(
     trouble: Trouble,
 ) -> None:
     trouble.happens(delete_segment)
@@ -63,7 +63,7 @@ def test_a_segment_that_goes_before_it_is_copied_is_lost_and_what_follows_is_cop
     trouble.assert_nothing_is_left_over()
 
 
-def test_behind_what_is_in_the_tier_such_a_loss_is_recorded(trouble: Trouble) -> None:
+def test_loss_behind_tiered_segments_is_recorded(trouble: Trouble) -> None:
     """A broker's retention deletes from the beginning on."""
     trouble.happens(delete_what_is_rolled, base=10)
     take_turns(trouble.rlm)
@@ -134,7 +134,7 @@ class WhileSent(FailingRsm):
 
 
 @pytest.mark.parametrize("hurt", [delete_segment, remove_folder, rename_folder])
-def test_what_goes_while_it_is_sent_was_open_and_is_copied_whole(
+def test_segment_deleted_while_it_is_sent_is_copied_whole(
     stack: Stack, log_dir: Path, hurt: Hurt
 ) -> None:
     files = PartitionFiles(log_dir)

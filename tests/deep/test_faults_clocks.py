@@ -87,7 +87,7 @@ def test_with_a_wrong_clock_at_rsm_the_store_is_as_good_as_away(
     world.assert_all_shipped()
 
 
-def test_what_is_due_by_the_database_is_deleted_whatever_the_host_thinks(
+def test_segments_due_by_the_database_clock_are_deleted_despite_the_host_clock(
     wrong: WrongClock,
 ) -> None:
     world = wrong.world
@@ -98,7 +98,7 @@ def test_what_is_due_by_the_database_is_deleted_whatever_the_host_thinks(
     eventually(lambda: not world.rows() and not world.object_keys(), 60_000)
 
 
-def test_what_is_due_here_by_the_database_leaves_the_disk_whatever_the_host_thinks(
+def test_local_segments_due_by_the_database_clock_go_despite_the_host_clock(
     wrong: WrongClock,
 ) -> None:
     world = wrong.world

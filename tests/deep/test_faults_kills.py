@@ -109,7 +109,7 @@ def disable_all(manager: RemoteLogManager, world: World) -> None:
 
 
 @pytest.mark.parametrize("name", DELETION)
-def test_rlm_killed_while_it_deletes_what_a_disabled_topic_had(
+def test_rlm_killed_while_it_deletes_a_disabled_topic(
     world: World, tmp_path: Path, name: str
 ) -> None:
     world.ship()

@@ -83,7 +83,7 @@ def all_files(world: World, tmp_path: Path) -> list[PartitionFiles]:
     return made
 
 
-def test_the_sick_hold_up_nobody(
+def test_sick_partitions_do_not_delay_the_others(
     world: World, all_files: list[PartitionFiles], tmp_path: Path
 ) -> None:
     settings = rlm_settings(world.rsm.address, world.rlmm.address, [world.log_dir], 200) | {

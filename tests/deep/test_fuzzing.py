@@ -67,7 +67,7 @@ def rlm(
     ("service", "rpc"),
     [(service, method.name) for service, methods in METHODS.items() for method in methods],
 )
-def test_what_is_refused_is_refused_in_our_words_and_changes_nothing(
+def test_invalid_requests_are_refused_by_field_and_change_nothing(
     request: pytest.FixtureRequest, service: str, rpc: str
 ) -> None:
     target: Target = request.getfixturevalue(service)

@@ -21,7 +21,7 @@ COPYING = [
 
 
 @pytest.mark.parametrize("name", COPYING)
-def test_rsm_killed_while_copying_what_nobody_names(world: World, name: str) -> None:
+def test_rsm_killed_while_copying_a_segment_without_metadata(world: World, name: str) -> None:
     world.ship()
     shipped = set(world.object_keys())
     unnamed, log = a_segment(), some_bytes(2 * SMALLEST_PART_BYTES)

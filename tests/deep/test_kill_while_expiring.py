@@ -88,7 +88,7 @@ def test_the_log_start_is_raised_before_anything_is_marked(
     assert {row.state for row in world.rows()} == {FINISHED}
 
 
-def test_what_expired_is_out_of_range_though_the_broker_has_it(
+def test_expired_offsets_are_out_of_range_though_still_on_disk(
     world: World, due: dict[UUID, dict[str, Any]], tmp_path: Path
 ) -> None:
     left = len(world.rows()) - len(due)

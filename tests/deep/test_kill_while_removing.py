@@ -58,7 +58,7 @@ def is_removed(world: World) -> bool:
 
 
 @pytest.mark.parametrize("failpoint", REMOVAL)
-def test_another_rlm_finishes_what_one_was_killed_at(
+def test_another_rlm_finishes_the_removal_of_a_killed_one(
     deleted: World, tmp_path: Path, failpoint: str
 ) -> None:
     with removing_rlm(deleted, tmp_path, "first") as first:

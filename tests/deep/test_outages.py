@@ -58,7 +58,7 @@ def wait_until_in_the_middle(world: World, ship: "subprocess.Popen[str]") -> Non
     eventually(is_in_the_middle, deadline_ms=60_000)
 
 
-def test_ship_goes_on_when_it_is_back(world: World, server: Server) -> None:
+def test_ship_resumes_after_an_outage(world: World, server: Server) -> None:
     with start(world) as ship:
         wait_until_in_the_middle(world, ship)
         server.kill()
@@ -68,7 +68,7 @@ def test_ship_goes_on_when_it_is_back(world: World, server: Server) -> None:
     world.assert_all_shipped()
 
 
-def test_a_rerun_finishes_what_was_abandoned(world: World, server: Server) -> None:
+def test_rerun_finishes_an_abandoned_ship(world: World, server: Server) -> None:
     with start(world, "--retry-for-s", "5") as ship:
         wait_until_in_the_middle(world, ship)
         server.kill()
@@ -81,7 +81,7 @@ def test_a_rerun_finishes_what_was_abandoned(world: World, server: Server) -> No
     world.assert_all_shipped()
 
 
-def test_ship_waits_for_what_is_down_when_it_starts(world: World, server: Server) -> None:
+def test_ship_waits_for_a_server_that_is_down_at_its_start(world: World, server: Server) -> None:
     server.kill()
     with start(world) as ship:
         server.start()

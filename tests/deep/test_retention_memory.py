@@ -104,7 +104,7 @@ def test_a_pass_that_waits_when_rlm_stops_lists_nothing(
     assert [len(stack.ranges(name)) for name in NAMES] == [ROLLED] * len(NAMES)
 
 
-def test_what_is_marked_while_the_store_is_away_is_not_kept_in_memory(
+def test_segments_marked_while_the_store_is_away_are_not_kept_in_memory(
     stack: Stack, log_dir: Path
 ) -> None:
     hourly_log(log_dir)
@@ -123,7 +123,7 @@ def _refuse(_: object) -> list[RemoteStorageError | None]:
     raise RetriableRemoteStorageError("away, on purpose")
 
 
-def test_what_was_deleted_is_not_kept_in_memory(
+def test_deleted_segments_are_not_kept_in_memory(
     stack: Stack, rlm: BrokerRemoteLogManager, lists: Lists
 ) -> None:
     lists.let_go.set()

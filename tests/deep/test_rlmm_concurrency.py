@@ -242,7 +242,7 @@ def test_a_lost_connection_is_retriable_and_the_next_call_has_a_new_one(
 
 
 class TestAuditTrail:
-    def test_each_revision_has_one_event_that_says_who_when_and_why(
+    def test_each_revision_has_one_event_with_actor_time_and_reason(
         self, engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         only = segment(tp, 0, 9, broker_leader_epoch=4)

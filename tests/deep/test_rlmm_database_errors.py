@@ -123,7 +123,7 @@ def test_a_batch_that_is_the_victim_of_a_deadlock_is_tried_again(
 
 @pytest.mark.parametrize("change", [add_in_batch, add_by_import])
 @pytest.mark.parametrize("sqlstate", ["40001", "40P01", "23505", "0A000", "26000", "42P05"])
-def test_what_was_rolled_back_for_others_is_done_again(
+def test_change_rolled_back_by_a_conflict_is_retried(
     engine: Engine,
     rlmm: SqlRemoteLogMetadataManager,
     tps: list[TopicIdPartition],
@@ -147,7 +147,7 @@ def test_what_was_rolled_back_for_others_is_done_again(
         "25P04",  # transaction timeout
     ],
 )
-def test_what_the_database_cannot_do_now_is_retriable_and_changes_nothing(
+def test_temporary_database_error_is_retriable_and_changes_nothing(
     engine: Engine,
     rlmm: SqlRemoteLogMetadataManager,
     tps: list[TopicIdPartition],

@@ -73,7 +73,7 @@ def test_a_delete_is_repeated_a_bounded_number_of_times_in_one_place(
         eventually(lambda: proxy.counts()["DeleteObjects"] == 3)
 
 
-def test_of_a_batch_whose_second_request_fails_each_segment_has_its_outcome(
+def test_batch_with_a_failed_second_request_has_an_outcome_per_segment(
     settings: RsmSettings, proxy: HttpProxy, stored_keys: StoredKeys
 ) -> None:
     """1,002 keys: the manifests and some bytes go with the first request."""
@@ -130,7 +130,7 @@ def test_a_step_of_an_upload_that_may_have_worked_is_not_repeated(
     assert not stored_keys()
 
 
-def test_a_caller_who_gives_up_ends_a_copy_that_waits_for_its_rate(
+def test_cancelled_call_ends_a_copy_that_waits_for_its_rate(
     settings: RsmSettings, proxy: HttpProxy, stored_keys: StoredKeys
 ) -> None:
     with ready(settings, proxy, upload_rate_bytes_per_s=1000) as rsm:

@@ -52,7 +52,7 @@ def stub(rsm: ObjectRemoteStorageManager) -> Iterator[pb_grpc.RemoteStorageManag
         yield pb_grpc.RemoteStorageManagerStub(channel)
 
 
-def test_a_store_that_falls_silent_takes_back_nothing_of_what_a_batch_has_done(
+def test_silent_store_does_not_hide_the_finished_deletes_of_a_batch(
     rsm: ObjectRemoteStorageManager,
     stub: pb_grpc.RemoteStorageManagerStub,
     proxy: HttpProxy,
@@ -70,7 +70,7 @@ def test_a_store_that_falls_silent_takes_back_nothing_of_what_a_batch_has_done(
     assert len(stored_keys()) <= 3 * not_told
 
 
-def test_a_store_that_falls_silent_takes_back_nothing_of_what_objects_are_deleted(
+def test_silent_store_does_not_hide_the_deleted_objects(
     rsm: ObjectRemoteStorageManager,
     stub: pb_grpc.RemoteStorageManagerStub,
     proxy: HttpProxy,

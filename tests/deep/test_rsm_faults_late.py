@@ -78,7 +78,7 @@ def test_a_copy_that_answers_with_a_manifest_that_came_late_keeps_its_objects(
     ],
     ids=["no answer", "none, then a refusal", "502", "504"],
 )
-def test_what_was_written_stays_if_the_manifest_may_still_arrive_until_it_is_deleted(
+def test_objects_stay_if_their_manifest_may_still_arrive(
     proxy: HttpProxy, settings: RsmSettings, faults: list[Fault]
 ) -> None:
     metadata = a_segment(len(FILES.log))
@@ -93,7 +93,7 @@ def test_what_was_written_stays_if_the_manifest_may_still_arrive_until_it_is_del
         assert not left()
 
 
-def test_what_was_written_is_removed_if_each_try_was_refused(
+def test_objects_are_removed_if_each_manifest_put_was_refused(
     proxy: HttpProxy, settings: RsmSettings
 ) -> None:
     metadata = a_segment(len(FILES.log))
@@ -120,7 +120,7 @@ def test_a_repeat_leaves_nothing_if_the_manifest_that_counts_cannot_be_read_now(
     assert left() == counting
 
 
-def test_what_was_written_stays_if_the_unreadable_manifest_may_be_its_own(
+def test_objects_stay_if_an_unreadable_manifest_may_be_their_own(
     proxy: HttpProxy, settings: RsmSettings
 ) -> None:
     """The store has written it, answers no word of it, and calls the key taken when it is asked

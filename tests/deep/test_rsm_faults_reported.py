@@ -214,7 +214,7 @@ def test_a_copy_is_retriable_leaves_nothing_and_may_be_repeated(
         SILENT,
     ),
 )
-def test_a_copy_whose_manifest_may_come_yet_is_retriable_and_leaves_its_objects_to_a_delete(
+def test_copy_with_an_uncertain_manifest_is_retriable_and_keeps_its_objects(
     rsm: ObjectRemoteStorageManager,
     meeting: Meeting,
     proxy: HttpProxy,
@@ -232,7 +232,7 @@ def test_a_copy_whose_manifest_may_come_yet_is_retriable_and_leaves_its_objects_
 
 
 @pytest.mark.parametrize("fault", ANSWER_LOST.values(), ids=list(ANSWER_LOST))
-def test_a_copy_whose_manifest_is_written_unheard_counts(
+def test_copy_with_a_written_but_unanswered_manifest_counts(
     rsm: ObjectRemoteStorageManager, proxy: HttpProxy, left: Left, fault: Fault
 ) -> None:
     proxy.faults.add(fault, operation=MANIFEST.operation, skip=MANIFEST.skip)

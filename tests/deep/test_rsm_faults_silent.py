@@ -85,7 +85,7 @@ def list_objects(rsm: ObjectRemoteStorageManager, segment: RemoteLogSegmentMetad
         (list_objects, "ListMultipartUploads"),
     ],
 )
-def test_a_silent_store_is_not_asked_again_for_a_caller_who_left(
+def test_silent_store_gets_no_retry_for_a_cancelled_call(
     rsm: ObjectRemoteStorageManager,
     proxy: HttpProxy,
     segment: RemoteLogSegmentMetadata,
@@ -103,7 +103,7 @@ def test_a_silent_store_is_not_asked_again_for_a_caller_who_left(
     assert proxy.asked == [operation]
 
 
-def test_a_silent_store_is_asked_again_for_a_caller_who_waits(
+def test_silent_store_gets_a_retry_for_a_waiting_call(
     rsm: ObjectRemoteStorageManager, proxy: HttpProxy, segment: RemoteLogSegmentMetadata
 ) -> None:
     proxy.faults.add(BlackHole(), operation="GetObject")
@@ -112,7 +112,7 @@ def test_a_silent_store_is_asked_again_for_a_caller_who_waits(
     assert proxy.asked == ["GetObject", "GetObject"]
 
 
-def test_a_caller_who_leaves_in_a_pause_has_the_answer_that_came(
+def test_call_cancelled_in_a_pause_gets_the_last_response(
     rsm: ObjectRemoteStorageManager, proxy: HttpProxy, segment: RemoteLogSegmentMetadata
 ) -> None:
     """The pause before the fourth request takes a second and more."""
@@ -136,7 +136,7 @@ def test_a_caller_who_leaves_in_a_pause_has_the_answer_that_came(
     ],
     ids=["put", "begin", "part", "complete"],
 )
-def test_a_copy_asks_a_silent_store_for_a_caller_who_left_only_to_take_back_what_it_wrote(
+def test_cancelled_copy_sends_a_silent_store_only_its_clean_up(
     rsm: ObjectRemoteStorageManager,
     proxy: HttpProxy,
     monkeypatch: pytest.MonkeyPatch,

@@ -85,7 +85,7 @@ REQUESTS = [
 
 @pytest.mark.parametrize(("part", "method", "path"), REQUESTS)
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_no_other_port_serves_who_has_no_keys(
+def test_no_other_port_serves_a_client_without_keys(
     server: SeaweedFS, server_directory: Path, scheme: str, part: str, method: str, path: str
 ) -> None:
     put(server.endpoint, "guarded", b"bytes")
@@ -109,7 +109,7 @@ def test_no_other_port_serves_who_has_no_keys(
         ("s3", "/messaging_pb.SeaweedS3IamCache/ListPolicies"),
     ],
 )
-def test_no_grpc_port_serves_who_has_no_certificate(
+def test_no_grpc_port_serves_a_client_without_a_certificate(
     server: SeaweedFS, part: str, method: str
 ) -> None:
     address = f"127.0.0.1:{server.ports[part] + TWIN_DISTANCE}"

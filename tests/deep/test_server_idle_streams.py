@@ -210,7 +210,7 @@ UNHURRIED = ServiceSettings(
 
 
 @pytest.mark.parametrize("settings", [UNHURRIED])
-def test_a_reader_that_takes_its_time_but_goes_on_is_served(client: Client) -> None:
+def test_slow_reader_that_continues_is_served(client: Client) -> None:
     stream = client.stream("Fetch", b"24")
     pause = Event()
     for _ in range(24):
@@ -220,9 +220,7 @@ def test_a_reader_that_takes_its_time_but_goes_on_is_served(client: Client) -> N
     assert list(stream) == []
 
 
-def test_a_stream_whose_server_takes_its_time_is_not_ended(
-    client: Client, service: Streams
-) -> None:
+def test_stream_of_a_slow_server_is_not_cancelled(client: Client, service: Streams) -> None:
     stream = client.stream("Slow", b"")
     assert service.held.acquire(timeout=30)
     with ThreadPoolExecutor(1) as pool:
@@ -240,7 +238,7 @@ def test_a_call_without_a_deadline_gets_one(client: Client, service: Streams) ->
     assert not service.release.is_set()
 
 
-def test_a_call_with_a_deadline_of_its_own_keeps_it(client: Client, service: Streams) -> None:
+def test_call_with_its_own_deadline_keeps_it(client: Client, service: Streams) -> None:
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(client.unary, "Hold", 60)
         assert service.held.acquire(timeout=30)
@@ -250,7 +248,7 @@ def test_a_call_with_a_deadline_of_its_own_keeps_it(client: Client, service: Str
         assert answer.result(timeout=30) == b"too late"
 
 
-def test_a_call_whose_request_does_not_come_is_ended(address: str, client: Client) -> None:
+def test_call_without_its_request_is_cancelled(address: str, client: Client) -> None:
     with idle_peer(address, 1) as peer:
         peer.open_calls(path("LookUp"), 1)
         peer.open_calls(path("Fetch"), 1)
@@ -283,7 +281,7 @@ def test_a_call_that_ends_without_its_request_is_named(client: Client, method: s
         call(iter(()), timeout=60)
 
 
-def test_what_is_no_message_of_the_call_is_refused_and_fills_no_log(
+def test_malformed_message_is_refused_and_not_logged(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(InvalidRequestError, match="not a message of this call"):
@@ -350,7 +348,7 @@ def test_streams_that_wait_are_let_in_when_idle_ones_leave(address: str, client:
         assert copy.result(timeout=30) == b"5"
 
 
-def test_calls_whose_requests_do_not_come_are_ended_and_others_served(
+def test_calls_without_their_requests_are_cancelled_and_others_served(
     address: str, client: Client
 ) -> None:
     with idle_peer(address, 20) as peer:

@@ -146,7 +146,7 @@ def test_probes_ask_the_health_port_and_services_lead_to_named_ports(rendered: R
         assert targets == {*ports} - {"health"} >= {"grpc", "metrics"}
 
 
-def test_what_a_pod_refers_to_is_rendered_or_was_given(rendered: Rendered) -> None:
+def test_objects_referred_to_by_a_pod_are_rendered_or_given(rendered: Rendered) -> None:
     accounts = {o["metadata"]["name"] for o in rendered.of_kind("ServiceAccount")} | {"migrator"}
     for workload in rendered.of_kind(*POD_MAKERS):
         pod = pod_spec(workload)
@@ -234,7 +234,7 @@ def test_a_volume_of_the_defaults_is_in_every_pod_beside_the_charts_own() -> Non
     }
 
 
-def test_only_rsm_sees_the_store_and_only_rlmm_and_those_who_look_after_it_the_database(
+def test_only_rsm_has_store_keys_and_only_rlmm_and_its_jobs_the_database(
     rendered: Rendered,
 ) -> None:
     seen = {}
@@ -265,7 +265,7 @@ def test_every_object_has_the_recommended_labels_and_the_release_namespace(
         assert found["metadata"]["namespace"] == "tier"
 
 
-def test_names_are_short_enough_for_what_kubernetes_appends() -> None:
+def test_names_leave_room_for_suffixes_of_kubernetes() -> None:
     longest = render(minimal({"fullnameOverride": "x" * 28}))
     assert max(len(o["metadata"]["name"]) for o in longest.of_kind("CronJob")) <= 52
 

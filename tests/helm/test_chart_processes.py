@@ -113,7 +113,7 @@ def test_the_rendered_probes_pass(
     record_property("process", pod)
 
 
-def test_rlm_ships_what_its_volume_holds_through_the_rendered_services(
+def test_rlm_ships_its_volume_through_the_rendered_services(
     deployed: Deployed,
 ) -> None:
     eventually(deployed.manifests, START_TIMEOUT_MS)

@@ -29,7 +29,7 @@ def test_every_variable_is_a_setting_of_its_service(file: str) -> None:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_the_chart_sets_what_it_says_it_sets(service: str) -> None:
+def test_chart_sets_exactly_the_declared_settings(service: str) -> None:
     given = {
         "rlm": FILES["full"]["rlm"] | {"settings": {}},
         "database": {"passwordKey": "password"},
@@ -52,7 +52,7 @@ def test_the_bucket_is_marked_as_the_releases_unless_a_deployment_id_is_given() 
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_what_is_not_offered_exists(service: str) -> None:
+def test_settings_not_offered_exist(service: str) -> None:
     fields = {name.upper() for name in SETTINGS[service].model_fields}
     assert NOT_OFFERED[service] | SET_BY_THE_CHART[service] <= fields
 

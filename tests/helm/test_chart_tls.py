@@ -117,7 +117,7 @@ def test_a_service_has_the_files_that_its_settings_name(issued: Rendered, servic
     assert "WARNING" not in issued.notes
 
 
-def test_a_sweep_has_a_certificate_of_its_own(issued: Rendered) -> None:
+def test_sweep_has_its_own_certificate(issued: Rendered) -> None:
     for name in ("sediment-retention-sweep", "sediment-partition-removal-sweep"):
         sweep = issued.one("CronJob", name)
         env = {
@@ -142,7 +142,7 @@ def test_a_certificate_names_the_addresses_by_which_the_service_is_called(
     assert "localhost" in issued.one("Certificate", "sediment-rlm-tls")["spec"]["dnsNames"]
 
 
-def test_the_policy_grants_our_own_clients_what_they_need(issued: Rendered) -> None:
+def test_policy_grants_the_needed_roles_to_the_charts_clients(issued: Rendered) -> None:
     text = issued.one("ConfigMap", "sediment-policy")["data"]["policy.toml"]
     parse_policy(text.encode())  # as strict as the services
     policy = tomllib.loads(text)

@@ -159,7 +159,7 @@ def test_tokens_may_be_for_others_while_the_sweeps_have_a_certificate() -> None:
         ({"rsm": {"settings": {"RSM_TOKEN_ISSUER": "a"}}}, "'RSM_TOKEN_ISSUER' not allowed"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_impossible_values_are_refused(
     change: dict[str, Any], sentence: str, record_property: Record
 ) -> None:
     with pytest.raises(ChartRefusedError, match=sentence):

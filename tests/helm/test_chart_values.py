@@ -168,7 +168,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "sentence"), [*TYPOS, *OUT_OF_BOUNDS, *IMPOSSIBLE])
-def test_what_cannot_be_is_refused_with_a_sentence(
+def test_impossible_values_are_refused_with_a_sentence(
     change: dict[str, Any], sentence: str, record_property: Record
 ) -> None:
     with pytest.raises(ChartRefusedError) as refused:
@@ -310,7 +310,7 @@ def test_a_sweep_has_the_budget_that_it_is_given_or_its_own() -> None:
         assert [text for text in arguments if text.startswith("--max-")] == passed
 
 
-def test_the_maintenance_keeps_what_its_values_say() -> None:
+def test_maintenance_keeps_rows_for_the_configured_times() -> None:
     for file, name, kept in [
         ("minimal", "sediment-maintenance", ("86400000", "90")),
         ("full", "kafka-tier-maintenance", ("604800000", "365")),
@@ -382,7 +382,7 @@ def test_only_rlm_mounts_the_secret_of_its_kafka_client() -> None:
         assert "kafka-client" not in str(other)
 
 
-def test_the_notes_name_where_the_services_are_and_what_only_reports() -> None:
+def test_notes_name_the_service_addresses_and_dry_run_sweeps() -> None:
     notes = render(minimal()).notes
     assert "sediment-rsm.tier.svc:50051" in notes
     assert "Set sweeps.retention.apply=true" in notes

@@ -79,7 +79,7 @@ def files_of(folder: Path) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("end", [KafkaBroker.stop, KafkaBroker.kill], ids=["stopped", "killed"])
-def test_a_broker_loads_what_a_killed_deletion_has_left(
+def test_broker_loads_the_log_left_by_a_killed_deletion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[[KafkaBroker], None]
 ) -> None:
     with kafka_broker(tmp_path / "broker", {"log.retention.ms": "-1"}) as broker:

@@ -85,7 +85,7 @@ def test_a_compacted_topic_is_not_copied_before_it_is_compacted_no_more(
     eventually(is_copied)
 
 
-def test_a_topic_without_a_policy_of_its_own_has_the_clusters(tmp_path: Path) -> None:
+def test_topic_without_its_own_policy_has_the_clusters(tmp_path: Path) -> None:
     topics = Topic("by-default", 1, 8192), Topic("own", 1, 8192, {"cleanup.policy": "delete"})
     with kafka_broker(tmp_path, {"log.cleanup.policy": "compact,delete"}) as broker:
         Cluster(broker.bootstrap_servers).create(*topics)

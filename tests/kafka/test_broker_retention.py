@@ -81,7 +81,7 @@ def test_every_record_from_offset_0_is_read_from_the_tier_and_the_broker_togethe
     assert fetched(rlm, trimmed.name, 0)[: len(trimmed.records)] == trimmed.records
 
 
-def test_records_are_local_exactly_where_the_broker_still_has_them(trimmed: Trimmed) -> None:
+def test_records_are_read_locally_only_while_the_broker_has_them(trimmed: Trimmed) -> None:
     start = trimmed.local_log_start_offset
     assert 0 < start <= trimmed.records[-1].offset
     found = sources(trimmed.tier.manager(*trimmed.tier.broker.log_dirs), trimmed.name, 0)
@@ -99,7 +99,7 @@ def test_a_read_in_an_epoch_that_the_broker_has_forgotten_starts_anywhere(
         assert fetched(rlm, trimmed.name, offset)[: len(expected)] == expected
 
 
-def test_the_log_begins_in_the_tier_and_its_local_part_where_the_broker_says(
+def test_log_start_is_in_the_tier_and_local_start_is_the_brokers(
     trimmed: Trimmed,
 ) -> None:
     seen = trimmed.tier.describe(trimmed.name)
@@ -107,7 +107,7 @@ def test_the_log_begins_in_the_tier_and_its_local_part_where_the_broker_says(
     assert seen.local_log_start_offset == trimmed.local_log_start_offset
 
 
-def test_what_is_shipped_later_carries_the_epochs_that_the_broker_has_forgotten(
+def test_later_segments_have_epochs_that_the_broker_has_forgotten(
     trimmed: Trimmed,
 ) -> None:
     tier = trimmed.tier
@@ -151,7 +151,7 @@ def test_records_that_were_deleted_on_request_before_the_copy_are_not_served(
         fetched(rlm, name, inside_a_segment - 1)
 
 
-def test_retention_by_time_deletes_what_an_idle_partition_never_rolled_and_that_is_reported(
+def test_unrolled_records_deleted_by_time_are_reported_lost(
     tier: TieredBroker,
 ) -> None:
     """A broker rolls by time only when somebody writes, and what it never rolled nobody copies."""
@@ -170,7 +170,7 @@ def test_retention_by_time_deletes_what_an_idle_partition_never_rolled_and_that_
     assert (problem.kind, problem.offset) == (ProblemKind.LOST_BEFORE_COPY, never_rolled)
 
 
-def test_retention_by_size_leaves_what_was_never_rolled(tier: TieredBroker) -> None:
+def test_retention_by_size_keeps_unrolled_records(tier: TieredBroker) -> None:
     topic = Topic("gone-idle-by-size", 1, 8192)
     name, folder = tier.create(topic)
     produce_segments(tier.cluster, topic)
@@ -183,7 +183,7 @@ def test_retention_by_size_leaves_what_was_never_rolled(tier: TieredBroker) -> N
     assert fetched(tier.manager(*tier.broker.log_dirs), name, 0) == records
 
 
-def test_what_was_deleted_before_it_was_shipped_is_a_gap_that_a_reader_sees(
+def test_segments_deleted_before_shipping_are_a_gap_for_readers(
     tier: TieredBroker,
 ) -> None:
     topic = Topic("lost-in-the-middle", 1, 8192)

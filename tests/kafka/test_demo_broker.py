@@ -34,7 +34,7 @@ def test_most_segments_leave_the_disk_and_the_youngest_stay(shown: Shown) -> Non
     assert all(segment["in_tier"] for segment in shown.report["segments"][:-1])
 
 
-def test_every_record_comes_back_before_and_after_rlm_was_killed(shown: Shown) -> None:
+def test_every_record_is_read_back_before_and_after_a_kill_of_rlm(shown: Shown) -> None:
     before, after = shown.report["readings"]
     assert 0 < before["records"] < after["records"] == shown.report["records"]
     for reading in (before, after):

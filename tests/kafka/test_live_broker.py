@@ -86,7 +86,7 @@ def test_every_record_is_read_back_as_a_consumer_reads_it_from_the_broker(
 
 
 @BY_NAME
-def test_what_was_rolled_comes_from_the_tier_and_the_rest_from_the_disk(
+def test_rolled_records_are_read_from_the_tier_and_the_rest_from_disk(
     shipped: TieredBroker, without_rolled: RemoteLogManager, topic: Topic
 ) -> None:
     for name, folder in shipped.partitions(topic).items():

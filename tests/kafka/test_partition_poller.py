@@ -224,7 +224,7 @@ def announce(tier: TieredBroker, name: TopicIdPartition, cluster_id: str | None)
     tier.rlmm.on_partition_leadership_changes([PartitionLeadership(name, 0)], [], 1, cluster_id)
 
 
-def test_a_restart_within_the_time_marks_what_was_deleted_and_nothing_else(
+def test_restart_within_the_confirmation_time_marks_only_deleted_topics(
     tier: TieredBroker, admin: Exchangeable
 ) -> None:
     stays, deleted, foreign = (Topic(f"over-a-restart-{n}", 1, 8192) for n in range(3))
@@ -255,7 +255,7 @@ def test_a_restart_within_the_time_marks_what_was_deleted_and_nothing_else(
     assert delete_states(tier, foreign) == {theirs: None, nobodys: None}
 
 
-def test_a_user_who_may_not_describe_does_not_learn_that_a_topic_is_missing(tmp_path: Path) -> None:
+def test_user_without_describe_cannot_see_that_a_topic_is_missing(tmp_path: Path) -> None:
     """What is answered for a topic that is hidden, and for one that does not exist, hidden or
     not: confirmed_deletions.py rests on it."""
     hidden, seen = Topic("hidden", 1, 8192), Topic("seen", 1, 8192)

@@ -35,7 +35,7 @@ class Seen:
     offsets_for_times: dict[int, int]
 
 
-def test_a_broker_serves_a_log_whose_segments_and_indexes_came_back_from_the_tier(
+def test_broker_serves_segments_and_indexes_restored_from_the_tier(
     tier: TieredBroker, tmp_path: Path
 ) -> None:
     with kafka_broker(tmp_path / "broker", {"log.retention.ms": "-1"}) as broker:

@@ -206,7 +206,7 @@ def test_every_batch_is_read_back_as_the_broker_wrote_it(story: Story) -> None:
         assert reported.read.data == reported.original, reported.name
 
 
-def test_every_acknowledged_record_is_read_back_as_it_was_sent(story: Story) -> None:
+def test_every_acknowledged_record_is_read_back_unchanged(story: Story) -> None:
     for reported in story.reported:
         sent = reported.acknowledged.records
         assert len(sent) > 500, reported.name

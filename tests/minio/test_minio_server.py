@@ -50,7 +50,7 @@ def test_a_wrong_key_is_refused(minio: MinioServer) -> None:
         wrong.client().list_buckets()
 
 
-def test_what_was_acknowledged_is_there_after_a_stop_and_a_kill(own: MinioServer) -> None:
+def test_acknowledged_object_survives_a_stop_and_a_kill(own: MinioServer) -> None:
     before = own.endpoint
     before.client().put_object("orders", "key", BytesIO(b"1"), 1)
     own.stop()

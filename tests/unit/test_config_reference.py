@@ -12,7 +12,7 @@ def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text().strip() == config_markdown().strip(), "run `make docs`"
 
 
-def test_every_setting_says_what_it_means() -> None:
+def test_every_setting_has_a_description() -> None:
     rows = [line for line in config_markdown().splitlines() if line.startswith("| `")]
     assert [row for row in rows if row.split("|")[3].strip() in ("", "None")] == []
 

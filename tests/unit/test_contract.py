@@ -69,7 +69,7 @@ def test_a_field_more_breaks_nothing(workspace: Path) -> None:
         "rpc removed",
     ],
 )
-def test_what_would_break_a_client_is_refused(
+def test_change_that_would_break_a_client_is_refused(
     workspace: Path, name: str, old: str, new: str
 ) -> None:
     _edit(workspace, name, lambda text: text.replace(old, new))

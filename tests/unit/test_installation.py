@@ -18,7 +18,9 @@ ADVICES = {"spark": "install-spark", "kafka-demo": "install-kafka", "embedded": 
 
 
 @pytest.mark.parametrize("sweep", ["retention", "removal"])
-def test_without_spark_it_says_what_to_install(sweep: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_without_spark_names_what_to_install(
+    sweep: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "spark_jobs"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyspark", None)

@@ -46,13 +46,13 @@ def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text().strip() == metrics_markdown().strip(), "run `make docs`"
 
 
-def test_whatever_is_scraped_is_on_the_page() -> None:
+def test_every_scraped_metric_is_on_the_page() -> None:
     page = metrics_markdown()
     ours = [name for name in described() if name.startswith(PREFIX)]
     assert len(ours) > 10
     assert [name for name in ours if f"| `{name}" not in page] == []
 
 
-def test_every_metric_says_what_it_means() -> None:
+def test_every_metric_has_a_description() -> None:
     rows = [line for line in metrics_markdown().splitlines() if line.startswith("| `")]
     assert [row for row in rows if not row.split("|")[4].strip()] == []

@@ -61,7 +61,7 @@ def test_the_cluster_of_the_page_has_the_properties_that_brokers_are_tested_with
     assert ours == {name: without_directory(value) for name, value in expected.items()}
 
 
-def test_what_strimzi_adds_is_accepted_by_the_plugin() -> None:
+def test_plugin_accepts_properties_added_by_strimzi() -> None:
     made = properties_by_strimzi(resource("Kafka")["spec"]["kafka"])
     unknown = made.keys() - properties_to_install().keys()
     of_plugin = {name for name in unknown if name.startswith(("rsm.config.", "rlmm.config."))}

@@ -25,7 +25,7 @@ def test_every_locked_package_has_hashes() -> None:
     assert "".join(entry.text for entry in entries) == LOCK.read_text().split("\n", 2)[2]
 
 
-def test_a_set_has_what_it_needs_and_no_more() -> None:
+def test_package_set_has_only_the_needed_packages() -> None:
     assert {"grpcio", "pydantic-core", "psycopg-binary", "zstandard"} <= names("services")
     assert names("spark") >= {"pyspark", "py4j", "pandas", "numpy"}
     tools = {"pytest", "mypy", "grpcio-tools", "cyclonedx-bom", "setuptools", "pyspark"}
@@ -70,7 +70,7 @@ def test_only_the_known_files_call_pip() -> None:
     }
 
 
-def test_the_page_of_licences_lists_what_is_locked() -> None:
+def test_page_of_licences_lists_the_locked_packages() -> None:
     rows = _rows("Python packages")
     listed = [(name, version, purpose) for name, version, _, purpose in rows]
     assert listed == list(packages()), "run `make licences`"

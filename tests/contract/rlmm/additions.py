@@ -128,7 +128,7 @@ class AdditionBatches(RlmmContractPart):
         assert outcomes[-1:] == done(before + 1)
         assert len(ids(rlmm, tp)) == 3
 
-    def test_a_partition_whose_only_addition_is_refused_stays_unknown(
+    def test_partition_stays_unknown_if_its_only_addition_is_refused(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         other = TopicIdPartition(tp.topic_id, tp.topic, 1)

@@ -60,7 +60,7 @@ class ReportedAnomalies(RlmmContractPart):
         """Return a topic that RLMM does not know."""
         return uuid4()
 
-    def test_an_anomaly_is_kept_as_it_was_reported(
+    def test_anomaly_is_stored_unchanged(
         self, rlmm: RemoteLogMetadataManager, topic_id: UUID
     ) -> None:
         made = [anomaly(topic_id, kind=kind, object_key="") for kind in AnomalyKind]
@@ -127,7 +127,7 @@ class ReportedAnomalies(RlmmContractPart):
         ],
         ids=str,
     )
-    def test_what_differs_in_what_it_is_known_by_is_another(
+    def test_anomaly_with_a_different_key_field_is_another_one(
         self, rlmm: RemoteLogMetadataManager, topic_id: UUID, other: dict[str, Any]
     ) -> None:
         first = anomaly(topic_id)
@@ -175,7 +175,7 @@ class ReportedAnomalies(RlmmContractPart):
             rlmm.report_anomalies([anomaly(topic_id)], run_id)
 
     @pytest.mark.parametrize("field", ["object_key", "detail"])
-    def test_what_cannot_be_stored_is_named_and_nothing_of_the_report_is_kept(
+    def test_text_that_cannot_be_stored_is_named_and_refuses_the_whole_report(
         self, rlmm: RemoteLogMetadataManager, topic_id: UUID, field: str
     ) -> None:
         bad = anomaly(topic_id, **{field: "a\0b"})

@@ -48,7 +48,7 @@ def revisions(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, **query: Any
 
 
 class AuditTrails(RlmmContractPart):
-    def test_an_event_has_what_was_changed_by_whom_and_why(
+    def test_event_has_the_change_its_actor_and_its_reason(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 7)], [], BROKER)
@@ -141,7 +141,7 @@ class AuditTrails(RlmmContractPart):
         ]
         assert page.revision == 3
 
-    def test_there_are_no_events_of_what_never_was(
+    def test_events_of_an_unknown_partition_are_not_found(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         with pytest.raises(RemoteResourceNotFoundError):

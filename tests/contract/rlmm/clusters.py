@@ -70,7 +70,7 @@ class ClustersOfTopics(RlmmContractPart):
         assert (cluster_of(rlmm, tp), revision_of(rlmm, tp)) == (OURS, before)
 
     @pytest.mark.parametrize("later", [THEIRS, None])
-    def test_what_was_said_first_stays(
+    def test_first_cluster_of_a_topic_is_kept(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, later: str | None
     ) -> None:
         new = replace(tp, topic_id=uuid4())
@@ -127,7 +127,7 @@ class ClustersOfTopics(RlmmContractPart):
         assert summary_of(rlmm, tp).known_since_ms == first.known_since_ms
 
     @pytest.mark.parametrize("cluster", ["", "x" * (MAX_CLUSTER_ID_LENGTH + 1), "a\0"])
-    def test_what_is_no_clusters_id_changes_nothing(
+    def test_invalid_cluster_id_is_refused_and_changes_nothing(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, cluster: str
     ) -> None:
         with pytest.raises(InvalidRequestError, match=r"^cluster_id: must"):

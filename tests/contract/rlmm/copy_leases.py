@@ -143,7 +143,7 @@ class CopyLeaseReads(RlmmContractPart):
 
 class CopyLeaseGuards(RlmmContractPart):
     @pytest.mark.parametrize("broker_id", [OTHER_BROKER, NO_BROKER])
-    def test_until_it_ends_nobody_else_gives_the_copy_up(
+    def test_leased_copy_cannot_be_abandoned_by_another_broker(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, broker_id: int
     ) -> None:
         copy = leased(rlmm, tp)
@@ -167,7 +167,7 @@ class CopyLeaseGuards(RlmmContractPart):
         assert isinstance(outcome, MutationOutcome)
         assert outcome.applied
 
-    def test_after_its_end_anybody_may(
+    def test_copy_with_an_expired_lease_can_be_abandoned_by_any_broker(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         first, second = [leased(rlmm, tp, start, lease_ms=SHORT_MS) for start in (0, 10)]
@@ -177,7 +177,7 @@ class CopyLeaseGuards(RlmmContractPart):
         [outcome] = rlmm.update_remote_log_segment_metadata_batch([update])
         assert isinstance(outcome, MutationOutcome)
 
-    def test_a_copy_without_a_lease_anybody_gives_up(
+    def test_copy_without_a_lease_can_be_abandoned_by_any_broker(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         copy = leased(rlmm, tp, lease_ms=None)
@@ -250,7 +250,7 @@ class CopyLeaseAdditions(RlmmContractPart):
         assert rlmm.add_remote_log_segment_metadata(copy, once) == first
         assert leases(rlmm, tp) == {0: True}
 
-    def test_what_a_caller_says_of_leases_is_ignored(
+    def test_copy_leased_of_a_request_is_ignored(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         reported = segment(tp, 0, 9, copy_leased=True)
@@ -281,7 +281,7 @@ class CopyLeaseAdditions(RlmmContractPart):
         with pytest.raises(RemoteResourceNotFoundError):
             leases(rlmm, tp)
 
-    def test_nobody_knows_whose_lease_that_of_an_unknown_broker_would_be(
+    def test_lease_without_a_broker_id_is_refused(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         unknown = segment(tp, 0, 9, broker_id=NO_BROKER)

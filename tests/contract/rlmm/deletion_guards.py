@@ -87,7 +87,7 @@ class Holds(RlmmContractPart):
         add(rlmm, segment(tp, 20, 29), DELETE_STARTED, DELETE_FINISHED)
         assert move(rlmm, going, DELETE_FINISHED).applied
 
-    def test_a_partition_whose_segments_are_gone_ends_its_deletion_on_hold(
+    def test_partition_without_segments_finishes_its_deletion_on_hold(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         put_deletion(rlmm, tp, MARKED, PARTITION_STARTED)
@@ -174,7 +174,7 @@ class RetentionOwners(RlmmContractPart):
             assert id_at(rlmm, tp, 0, 5) == id_of(only)
 
     @pytest.mark.parametrize("caller", CALLERS)
-    def test_without_an_owner_nobody_is_refused(
+    def test_without_a_retention_owner_every_client_may_delete(
         self,
         rlmm: RemoteLogMetadataManager,
         tp: TopicIdPartition,
@@ -194,7 +194,7 @@ class RetentionOwners(RlmmContractPart):
         with pytest.raises(DeletionRefusedError, match=r"orders: sediment\.sweep\.paused is set"):
             move(rlmm, only, DELETE_STARTED, context=sweep)
 
-    def test_a_pause_refuses_nobody_else(
+    def test_sweep_pause_does_not_refuse_other_clients(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         first, second = finished(rlmm, tp, 0, 9), finished(rlmm, tp, 10, 19)
@@ -204,7 +204,7 @@ class RetentionOwners(RlmmContractPart):
         assert move(rlmm, second, DELETE_STARTED, context=rlm).applied
 
     @pytest.mark.parametrize("caller", CALLERS)
-    def test_of_a_partition_whose_removal_has_begun_anybody_deletes(
+    def test_any_client_deletes_segments_after_a_removal_has_begun(
         self,
         rlmm: RemoteLogMetadataManager,
         tp: TopicIdPartition,
@@ -328,7 +328,7 @@ class Expectations(RlmmContractPart):
             False, marked.revision
         )
 
-    def test_a_request_again_may_expect_what_was_read_meanwhile(
+    def test_repeated_request_may_expect_a_later_revision(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         only = add(rlmm, segment(tp, 0, 9))

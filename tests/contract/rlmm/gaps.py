@@ -85,7 +85,7 @@ class RecordedGaps(RlmmContractPart):
         assert (event.broker_id, event.broker_leader_epoch) == (BROKER, 4)
         assert (event.reason, event.rule_detail) == ("deleted early", "d")
 
-    def test_gaps_are_ascending_whatever_came_first(
+    def test_gaps_are_listed_in_ascending_order(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         known(rlmm, tp)
@@ -135,7 +135,7 @@ class RecordedGaps(RlmmContractPart):
         assert gaps(rlmm, tp) == expected
         assert last_event(rlmm, tp).to_state == f"LOST_BEFORE_COPY {start}-{end}"
 
-    def test_a_repeat_of_what_was_joined_answers_with_the_revision_of_the_whole(
+    def test_repeat_of_a_merged_gap_returns_the_revision_of_the_merged_gap(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         known(rlmm, tp)
@@ -159,7 +159,7 @@ class RecordedGaps(RlmmContractPart):
             assert not record(rlmm, tp, start, end).applied
         assert revision_of(rlmm, tp) == before
 
-    def test_what_is_below_the_log_start_is_not_checked(
+    def test_gap_is_not_checked_below_the_log_start(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         finished(rlmm, tp, 0, 9)
@@ -188,7 +188,7 @@ class RecordedGaps(RlmmContractPart):
             (45, [(10, 19), (30, 39)]),
         ],
     )
-    def test_what_a_later_leader_wrote_again_is_no_gap_any_more(
+    def test_offsets_written_again_by_a_later_leader_are_no_gap(
         self,
         rlmm: RemoteLogMetadataManager,
         tp: TopicIdPartition,
@@ -257,7 +257,7 @@ class GapRefusals(RlmmContractPart):
     @pytest.mark.parametrize(
         ("start", "end"), [(20, 29), (0, 20), (29, 40), (25, 25), (0, 60), (57, 58)]
     )
-    def test_what_a_finished_segment_holds_is_no_gap(
+    def test_offsets_of_a_finished_segment_cannot_be_a_gap(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, start: int, end: int
     ) -> None:
         finished(rlmm, tp, 20, 29)
@@ -270,14 +270,14 @@ class GapRefusals(RlmmContractPart):
         assert (gaps(rlmm, tp), revision_of(rlmm, tp)) == ([], before)
 
     @pytest.mark.parametrize(("start", "end"), [(0, 19), (30, 44), (60, 99)])
-    def test_what_lies_beside_finished_segments_may_be_one(
+    def test_offsets_beside_finished_segments_can_be_a_gap(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, start: int, end: int
     ) -> None:
         finished(rlmm, tp, 20, 29)
         finished(rlmm, tp, 45, 59, {3: 45})
         assert record(rlmm, tp, start, end).applied
 
-    def test_what_was_deleted_from_the_tier_is_held_by_nothing(
+    def test_offsets_deleted_from_the_tier_can_be_a_gap(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         going, gone = finished(rlmm, tp, 0, 9), finished(rlmm, tp, 10, 19)

@@ -113,7 +113,7 @@ class TableE(RlmmContractPart):
             add(rlmm, segment(tp, 10 * n, 10 * n + 9, segment_size_in_bytes=n * SEG))
         assert rlmm.remote_log_size(tp, 0).value == 6 * SEG
 
-    def test_each_epoch_has_a_size_of_its_own(
+    def test_each_epoch_has_its_own_size(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         for n in (1, 2, 3):
@@ -271,7 +271,7 @@ class Pages(RlmmContractPart):
         assert [each.start_offset for each in rest.segments] == [10, 20]
 
     @pytest.mark.parametrize("token", ["x", "not a token", "A" * 43, "é", "=" * 44, "A" * 5000])
-    def test_a_token_of_nobody_is_refused(
+    def test_invented_token_is_refused(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, token: str
     ) -> None:
         finished(rlmm, tp, 0, 9)

@@ -94,7 +94,7 @@ class LogStartBounds(RlmmContractPart):
         with pytest.raises(InvalidRangeError, match=r"^log_start_offset: 1 is above 0"):
             rlmm.raise_log_start_offset(tp, 1)
 
-    def test_the_end_of_what_has_finished_is_reached_and_not_passed(
+    def test_log_start_rises_no_further_than_the_finished_segments(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         finished(rlmm, tp, 0, 49, {0: 0})
@@ -115,14 +115,14 @@ class LogStartBounds(RlmmContractPart):
             rlmm.raise_log_start_offset(tp, 91)
         assert rlmm.raise_log_start_offset(tp, 90).applied
 
-    def test_what_has_finished_counts_if_the_report_is_behind(
+    def test_finished_segments_count_if_the_report_is_behind(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         finished(rlmm, tp, 0, 199, {0: 0, 3: 50})
         taken(rlmm, report_of(tp))
         assert rlmm.raise_log_start_offset(tp, 200).applied
 
-    def test_what_an_overruled_leader_copied_is_not_the_end_of_the_log(
+    def test_segment_of_an_overruled_leader_does_not_extend_the_log_end(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         finished(rlmm, tp, 0, 199)
@@ -189,7 +189,7 @@ class LogStartGuards(RlmmContractPart):
             rlmm.raise_log_start_offset(copied, 40, sweep)
         assert rlmm.raise_log_start_offset(copied, 40).applied
 
-    def test_what_is_refused_changes_nothing(
+    def test_refused_rise_changes_nothing(
         self, rlmm: RemoteLogMetadataManager, copied: TopicIdPartition
     ) -> None:
         before = revision_of(rlmm, copied)

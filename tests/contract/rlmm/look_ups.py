@@ -215,7 +215,7 @@ class OverlapsBeyondKafka(RlmmContractPart):
         assert (id_at(rlmm, tp, 0, 51), id_at(rlmm, tp, 0, 100)) == (id_of(long), id_of(long))
         assert sorted(ids(rlmm, tp, 0)) == sorted([id_of(long), id_of(short)])
 
-    def test_an_epoch_without_offsets_hides_no_segment_that_starts_where_it_does(
+    def test_epoch_without_offsets_hides_no_segment_with_the_same_start(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         whole = finished(rlmm, tp, 30, 40)
@@ -395,7 +395,7 @@ class EpochsWithoutOffsets(RlmmContractPart):
 
 
 class LookUpInput(RlmmContractPart):
-    def test_the_answer_is_the_segment_as_it_was_sent(
+    def test_look_up_returns_the_segment_unchanged(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         begun = segment(
@@ -458,7 +458,7 @@ class LookUpInput(RlmmContractPart):
         with pytest.raises(InvalidRequestError, match="topic"):
             rlmm.add_remote_log_segment_metadata(segment(renamed, 10, 19))
 
-    def test_another_partition_of_the_topic_has_segments_of_its_own(
+    def test_another_partition_of_the_topic_has_its_own_segments(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         other = TopicIdPartition(tp.topic_id, tp.topic, 1)

@@ -76,7 +76,7 @@ def taken(rlmm: RemoteLogMetadataManager, report: PartitionReport) -> PartitionS
 
 
 class Reports(RlmmContractPart):
-    def test_of_a_partition_of_which_nobody_reported_nothing_is_known(
+    def test_partition_without_a_report_has_an_empty_state(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         finished(rlmm, tp, 0, 9)
@@ -214,7 +214,7 @@ class Reports(RlmmContractPart):
         with pytest.raises(FencedLeaderEpochError):
             taken(rlmm, report_of(tp, 2, leader_epoch=5))
 
-    def test_figures_do_not_move_the_revision_and_what_is_new_does(
+    def test_only_a_new_lineage_or_epoch_raises_the_revision(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         taken(rlmm, report_of(tp, 1))
@@ -249,7 +249,7 @@ class Reports(RlmmContractPart):
         with pytest.raises(RemoteResourceNotFoundError, match="orders-0"):
             rlmm.partition_state(tp)
 
-    def test_what_is_wrong_with_one_report_stops_no_other(
+    def test_refused_report_does_not_stop_the_others(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         tps = [TopicIdPartition(tp.topic_id, tp.topic, partition) for partition in range(4)]
@@ -293,7 +293,7 @@ class ReportedLineage(RlmmContractPart):
             (((0, 0), (1, 10)), (), ((0, 0), (1, 10))),
         ],
     )
-    def test_a_report_is_joined_to_what_was_known(
+    def test_reported_lineage_is_merged_with_the_stored_one(
         self,
         rlmm: RemoteLogMetadataManager,
         tp: TopicIdPartition,

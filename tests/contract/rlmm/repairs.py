@@ -52,7 +52,7 @@ def summary_of(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> Partitio
 
 
 class Undeletion(RlmmContractPart):
-    def test_a_marked_partition_comes_back_with_all_that_it_has(
+    def test_undelete_restores_all_segments_of_a_marked_partition(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         first = finished(rlmm, tp, 0, 9)
@@ -136,7 +136,7 @@ class Undeletion(RlmmContractPart):
         assert put_deletion(rlmm, tp, PARTITION_STARTED).applied
         assert put_deletion(rlmm, tp, MARKED) == MutationOutcome(False, again.revision)
 
-    def test_what_is_going_already_does_not_come_back(
+    def test_undelete_is_refused_after_the_removal_has_begun(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         with pytest.raises(RemoteResourceNotFoundError, match="orders-0"):
@@ -308,7 +308,7 @@ class LeaderEpochResets(RlmmContractPart):
         with pytest.raises(ConcurrentUpdateError, match=r"stored report 5\b"):
             taken(rlmm, report_of(tp, 4))
 
-    def test_what_is_copied_does_not_change(
+    def test_reset_of_the_epoch_keeps_copied_segments(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         only = finished(rlmm, tp, 0, 9, broker_leader_epoch=900)

@@ -109,7 +109,7 @@ class Scans(RlmmContractPart):
             }
         ]
 
-    def test_what_is_not_there_is_null(
+    def test_absent_values_are_null(
         self, rlmm: RemoteLogMetadataManager, scan_tp: TopicIdPartition
     ) -> None:
         add(rlmm, segment(scan_tp, 0, 9))

@@ -56,7 +56,7 @@ def take_over(
 
 
 class SegmentImports(RlmmContractPart):
-    def test_segments_in_any_state_are_there_as_they_were(
+    def test_segments_in_any_state_are_imported_unchanged(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         made = [
@@ -74,7 +74,7 @@ class SegmentImports(RlmmContractPart):
         assert ids(rlmm, tp, 3) == [id_of(made[1]), id_of(made[2])]
         assert rlmm.remote_log_size(tp, 3).value == 2 * 1_048_576
 
-    def test_only_what_is_finished_is_found_and_counts(
+    def test_only_finished_imported_segments_are_found(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         states = (DELETE_STARTED, FINISHED, STARTED, DELETE_FINISHED)
@@ -90,7 +90,7 @@ class SegmentImports(RlmmContractPart):
         assert rlmm.highest_offset_for_epoch(tp, 0).value == 19
         assert rlmm.earliest_log_offset(tp).value == 10
 
-    def test_what_was_imported_goes_on(
+    def test_imported_segments_can_continue_their_life_cycle(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         made = [
@@ -156,7 +156,7 @@ class SegmentImports(RlmmContractPart):
     ) -> None:
         assert rlmm.import_remote_log_segments(iter(())) == ImportedSegments(0, 0)
 
-    def test_a_message_with_other_content_changes_nothing_and_what_came_before_stays(
+    def test_conflicting_message_changes_nothing_and_earlier_ones_stay(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         first, second, third = (
@@ -176,7 +176,7 @@ class SegmentImports(RlmmContractPart):
         assert take_over(rlmm, [first], [second], [third]) == ImportedSegments(2, 1)
 
     @pytest.mark.parametrize("moves", [(DELETE_STARTED,), (DELETE_STARTED, DELETE_FINISHED)])
-    def test_one_that_was_deleted_since_is_a_repeat_and_does_not_come_back(
+    def test_import_of_a_deleted_segment_does_not_restore_it(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, moves: tuple[object, ...]
     ) -> None:
         made = [
@@ -214,7 +214,7 @@ class SegmentImports(RlmmContractPart):
         with pytest.raises(SegmentAlreadyExistsError, match="in DELETE_SEGMENT_STARTED"):
             take_over(rlmm, [replace(only, **change)])
 
-    def test_what_ends_below_the_log_start_is_taken_as_being_deleted(
+    def test_segment_below_the_log_start_is_imported_as_being_deleted(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         take_over(rlmm, [segment(tp, 30, 39, {1: 30}, state=FINISHED)])
@@ -405,7 +405,7 @@ class ImportRefusals(RlmmContractPart):
         ):
             take_over(rlmm, [segment(renamed, 0, 9)])
 
-    def test_the_error_of_what_is_imported_from_reaches_the_caller(
+    def test_error_of_the_imported_source_reaches_the_caller(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         class BrokenSourceError(Exception):

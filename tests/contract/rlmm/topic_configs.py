@@ -41,7 +41,7 @@ class TopicConfigs(RlmmContractPart):
         stored = rlmm.topic_config(topic.topic_id)
         assert stored == StoredTopicConfig(topic.topic_id, "orders", {}, 0)
 
-    def test_what_is_put_is_answered_and_read(
+    def test_put_settings_are_returned_and_read(
         self, rlmm: RemoteLogMetadataManager, topic: TopicIdPartition
     ) -> None:
         stored = rlmm.put_topic_config(topic.topic_id, SWEPT)
@@ -58,7 +58,7 @@ class TopicConfigs(RlmmContractPart):
         assert rlmm.put_topic_config(topic.topic_id, {}).entries == {}
         assert rlmm.topic_config(topic.topic_id).revision == 3
 
-    def test_the_texts_stay_as_they_were_put(
+    def test_texts_of_settings_are_stored_unchanged(
         self, rlmm: RemoteLogMetadataManager, topic: TopicIdPartition
     ) -> None:
         texts = {"retention.ms": str(LARGEST), "retention.bytes": "007", "cleanup.policy": ""}

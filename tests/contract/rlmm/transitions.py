@@ -154,7 +154,7 @@ class Repeats(RlmmContractPart):
         add(rlmm, segment(tp, 10, 19))
         assert move(rlmm, first, FINISHED).revision == applied.revision
 
-    def test_a_repeated_finish_leaves_the_look_up_as_it_was(
+    def test_repeated_finish_does_not_change_the_look_up(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         displaced, displacer = finished(rlmm, tp, 10, 100), finished(rlmm, tp, 5, 150)
@@ -314,7 +314,7 @@ class Fences(RlmmContractPart):
             pytest.param([DELETE_STARTED], DELETE_FINISHED, OTHER_BROKER, True, id="the end of it"),
         ],
     )
-    def test_what_an_older_leader_may_do(
+    def test_transitions_allowed_to_an_older_leader(
         self,
         rlmm: RemoteLogMetadataManager,
         tp: TopicIdPartition,

@@ -56,7 +56,7 @@ def story() -> Story:
     return written
 
 
-def test_the_trail_of_what_happened_is_accepted(story: Story) -> None:
+def test_true_audit_trail_is_accepted(story: Story) -> None:
     (order,) = check(story.history_with_trail()).values()
     assert [record.number for record in order.changes[2:]] == [5, 6, 7, 8]
     assert order.final == story.truth
@@ -111,7 +111,7 @@ def test_more_repeats_than_were_asked_for_are_refused(story: Story) -> None:
         check(story.history_with_trail({1: 9}))
 
 
-def test_replies_whose_order_the_trail_does_not_have_are_named() -> None:
+def test_replies_in_another_order_than_the_trail_are_named() -> None:
     """Of two lost finishes the look-up found the later one; the trail has them the other way."""
     written = Story()
     written.record(add(1))

@@ -14,7 +14,7 @@ from tests.deep.linearizability.stories import LOST, Story
 from tests.deep.linearizability.violations import stale_read
 
 
-def test_a_history_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
+def test_history_is_equal_after_saving_and_loading(tmp_path: Path) -> None:
     for seed in range(3):
         history = simulated(seed, count=300, share_lost=0.1)
         history.save(tmp_path / "history.jsonl")

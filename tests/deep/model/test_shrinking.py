@@ -31,7 +31,7 @@ def test_all_that_does_not_matter_is_dropped() -> None:
     assert shrunk(long, first_then_second).operations == (FIRST, SECOND)
 
 
-def test_what_cannot_be_shorter_stays() -> None:
+def test_shortest_sequence_stays() -> None:
     assert shrunk(mismatch_of(FIRST, SECOND), first_then_second).operations == (FIRST, SECOND)
 
 
@@ -44,7 +44,7 @@ def test_another_mismatch_does_not_take_the_place_of_the_one_that_was_found() ->
     assert shrunk(long, replay).operations == (FIRST, SECOND)
 
 
-def test_what_an_operation_need_not_say_is_left_out() -> None:
+def test_needless_parts_of_an_operation_are_left_out() -> None:
     def replay(operations: Sequence[Operation]) -> Mismatch | None:
         shows = any(
             isinstance(each, MoveBatch) and any(move.why.request_id == "q" for move in each.moves)
@@ -58,7 +58,7 @@ def test_what_an_operation_need_not_say_is_left_out() -> None:
     assert shrunk(mismatch_of(Stop(0), batch), replay).operations == (plain,)
 
 
-def test_expected_revisions_follow_what_was_dropped() -> None:
+def test_expected_revisions_follow_the_dropped_operations() -> None:
     def replay(operations: Sequence[Operation]) -> Mismatch | None:
         last = operations[-1] if operations else None
         shows = isinstance(last, Move) and last.why.expected_revision == len(operations) - 1

@@ -115,7 +115,7 @@ def test_cut_at_an_offset_the_epoch_that_holds_it_begins_there(
     assert lineage((2, 6), (3, 8), (4, 11)).from_offset(offset) == lineage(*rest)
 
 
-def test_cut_where_several_epochs_begin_the_last_of_them_is_left() -> None:
+def test_cut_at_start_of_several_epochs_keeps_the_last() -> None:
     assert lineage((0, 0), (1, 50), (2, 50), (3, 90)).from_offset(50) == lineage((2, 50), (3, 90))
 
 

@@ -89,7 +89,7 @@ def test_by_time_exactly_the_expired_segments_go(deleted: int, log_start: int | 
     assert planned.log_start_offset == log_start
 
 
-def test_what_goes_by_time_counts_towards_the_size() -> None:
+def test_segments_deleted_by_time_count_towards_the_size() -> None:
     limit = TopicConfig(retention_ms=A_DAY_MS, retention_bytes=(SEGMENTS - 5) * SIZE + ONLY_LOCAL)
     planned = plan(fifty(expired=3), PARTITION, limit)
     assert reasons(planned) == [TIME] * 3 + [SIZE_BREACH] * 2
@@ -233,9 +233,7 @@ def test_below_the_log_start_everything_goes_and_the_log_start_stays() -> None:
 
 
 @pytest.mark.parametrize(("log_start", "goes"), [(99, False), (100, True)])
-def test_a_segment_goes_whose_last_offset_is_below_the_log_start(
-    log_start: int, goes: bool
-) -> None:
+def test_segment_that_ends_below_the_log_start_is_deleted(log_start: int, goes: bool) -> None:
     state = partition(lineage((0, log_start)), 1000, log_start_offset=log_start)
     planned = plan([segment(0, 99), segment(100, 199)], state, TopicConfig())
     assert reasons(planned) == [BELOW_START] * goes
@@ -272,7 +270,7 @@ def test_the_log_start_is_not_lowered_to_a_segment_that_reached_across_it() -> N
 @pytest.mark.parametrize(
     ("epochs", "goes"), [([(2, 0)], True), ([(1, 0), (2, 50)], True), ([(2, 0), (3, 50)], False)]
 )
-def test_a_segment_goes_all_of_whose_epochs_are_before_the_lineage(
+def test_segment_with_only_epochs_before_the_lineage_is_deleted(
     epochs: Sequence[tuple[int, int]], goes: bool
 ) -> None:
     state = partition(lineage((3, 100)), 1000, log_start_offset=100 if goes else 50)
@@ -282,7 +280,7 @@ def test_a_segment_goes_all_of_whose_epochs_are_before_the_lineage(
 
 
 @pytest.mark.parametrize("config", [TopicConfig(), DAY, TopicConfig(retention_bytes=10 * SIZE)])
-def test_a_broker_that_came_back_with_an_empty_disk_costs_the_tier_nothing(
+def test_broker_restarted_with_empty_disk_deletes_nothing_from_the_tier(
     config: TopicConfig,
 ) -> None:
     before = lineage((0, 0), (2, 30))
@@ -296,7 +294,7 @@ def test_before_the_lineage_is_before_its_very_first_epoch_with_records_or_not()
     assert plan([segment(0, 99, [(1, 0)])], state, TopicConfig()).deletions == ()
 
 
-def test_the_end_of_the_scan_does_not_keep_what_is_unreferenced() -> None:
+def test_unreferenced_segment_is_deleted_despite_the_end_of_the_scan() -> None:
     state = partition(lineage((3, 50)), 1000, log_start_offset=50)
     stale, valid = segment(0, 49, [(2, 0)], state=STARTED), segment(50, 99, [(3, 50)])
     assert reasons(plan([stale, valid], state, DAY)) == [UNREFERENCED]
@@ -325,7 +323,7 @@ def test_a_second_copy_of_the_same_offsets_is_no_excess() -> None:
     assert gone.log_start_offset == 20
 
 
-def test_a_segment_whose_records_bear_no_time_is_as_old_as_its_latest_event() -> None:
+def test_segment_without_record_times_is_as_old_as_its_latest_event() -> None:
     state = partition(lineage((0, 0)), 100)
     fresh = replace(segment(0, 49), max_timestamp_ms=-1)
     old = replace(fresh, event_timestamp_ms=NOW_MS - A_DAY_MS - 1)
@@ -399,7 +397,7 @@ def test_a_copy_left_behind_that_may_stay_ends_the_scan() -> None:
 # Deletions that did not finish
 
 
-def test_a_deletion_that_did_not_finish_goes_on_wherever_it_is() -> None:
+def test_unfinished_deletion_continues_at_any_place_of_the_log() -> None:
     state = partition(lineage((0, 0), (3, 100)), 1000)
     unfinished = [
         segment(0, 149, [(0, 0), (3, 100)], state=DELETING),
@@ -412,7 +410,7 @@ def test_a_deletion_that_did_not_finish_goes_on_wherever_it_is() -> None:
     assert planned.log_start_offset is None
 
 
-def test_what_is_gone_is_not_deleted_again() -> None:
+def test_deleted_segments_are_not_deleted_again() -> None:
     gone = [segment(0, 99, age_ms=5, state=DELETED), segment(0, 9, [(0, 0)], state=DELETED)]
     state = partition(lineage((1, 100)), 1000, log_start_offset=100)
     assert plan(gone, ONE_EPOCH, ALL).deletions == ()

@@ -81,7 +81,7 @@ def assert_due_from(case: RetentionCase, id: UUID, due: Due) -> None:
 
 @unhurried
 @given(cases())
-def test_due_now_is_what_the_plan_deletes_by_the_same_rule(case: RetentionCase) -> None:
+def test_due_now_equals_the_deletions_of_the_plan_by_rule(case: RetentionCase) -> None:
     due = {
         id_of(e.segment): e.due.deletion.reason
         for e in explained(case)
@@ -92,7 +92,7 @@ def test_due_now_is_what_the_plan_deletes_by_the_same_rule(case: RetentionCase) 
 
 @unhurried
 @given(cases())
-def test_what_is_due_later_is_deleted_at_that_moment_and_not_before(case: RetentionCase) -> None:
+def test_segment_due_later_is_deleted_exactly_then(case: RetentionCase) -> None:
     for explanation in explained(case):
         if explanation.due is not None:
             assert_due_from(case, id_of(explanation.segment), explanation.due)
@@ -100,7 +100,7 @@ def test_what_is_due_later_is_deleted_at_that_moment_and_not_before(case: Retent
 
 @unhurried
 @given(cases())
-def test_what_is_held_up_would_be_deleted_at_that_moment_and_not_before(
+def test_obstructed_segment_would_be_deleted_exactly_then(
     case: RetentionCase,
 ) -> None:
     for explanation in explained(case):
@@ -111,7 +111,7 @@ def test_what_is_held_up_would_be_deleted_at_that_moment_and_not_before(
 
 @unhurried
 @given(cases(), st.integers(0, 200))
-def test_what_is_never_due_is_deleted_at_no_moment(case: RetentionCase, later_ms: int) -> None:
+def test_segment_never_due_is_never_deleted(case: RetentionCase, later_ms: int) -> None:
     never = {id_of(e.segment) for e in explained(case) if e.due is None}
     assert never.isdisjoint(planned(case.at(NOW_MS + later_ms)))
 
@@ -140,7 +140,7 @@ def test_without_missing_bytes_no_growth_deletes_it(case: RetentionCase) -> None
 
 @unhurried
 @given(cases())
-def test_a_partition_says_which_segment_ends_the_scan_and_what_a_hold_keeps(
+def test_explanation_names_the_segment_that_ends_the_scan_and_those_on_hold(
     case: RetentionCase,
 ) -> None:
     reported, unheld = explain_partition(case), case.without_hold().plan()
@@ -176,7 +176,7 @@ def test_a_segment_behind_a_younger_one_waits_for_it() -> None:
     assert (itself.standing, itself.waits_for) == (Standing.LATER, None)
 
 
-def test_a_copy_in_progress_holds_up_what_is_behind_it() -> None:
+def test_copy_in_progress_obstructs_the_segments_behind_it() -> None:
     copied = replace(YOUNG, state=STARTED, copy_leased=True)
     reported = explain_segment(case_of(OLD, copied, MIDDLE, retention_ms=30), MIDDLE)
     assert (reported.standing, reported.due, reported.waits_for) == (
@@ -188,7 +188,7 @@ def test_a_copy_in_progress_holds_up_what_is_behind_it() -> None:
     assert reported.once_clear.at_ms == NOW_MS + 21
 
 
-def test_a_hold_keeps_what_would_be_due() -> None:
+def test_hold_keeps_segments_that_would_be_due() -> None:
     reported = explain_partition(case_of(OLD, YOUNG, retention_ms=60, hold=True))
     assert reported.plan.deletions == ()
     assert [d.segment for d in reported.on_hold] == [OLD]
@@ -202,7 +202,7 @@ def test_an_own_clean_up_waits_only_for_itself() -> None:
     assert reported.standing is Standing.OBSTRUCTED
 
 
-def test_what_lies_behind_a_segment_is_not_what_it_waits_for() -> None:
+def test_segment_does_not_wait_for_those_behind_it() -> None:
     stray = segment(0, 5, [(1, 0)])
     reported = explain_segment(case_of(stray, YOUNG, retention_bytes=10_000), stray)
     assert (reported.standing, reported.waits_for) == (Standing.KEPT, None)
@@ -213,14 +213,14 @@ def test_without_a_limit_time_takes_nothing() -> None:
     assert (reported.standing, reported.due, reported.bytes_missing) == (Standing.KEPT, None, None)
 
 
-def test_what_the_size_rule_lacks_is_shown() -> None:
+def test_bytes_missing_for_the_size_rule_are_shown() -> None:
     state = partition(HISTORY, 50, only_local_bytes=50)
     reported = explain_segment(case_of(OLD, YOUNG, state=state, retention_bytes=2000), OLD)
     # 2 * 1024 + 50 is 98 over, and the segment does not fit into that.
     assert (reported.standing, reported.bytes_missing) == (Standing.KEPT, 1024 - 98)
 
 
-def test_without_a_report_only_what_is_being_deleted_is_planned() -> None:
+def test_without_a_report_only_unfinished_deletions_are_planned() -> None:
     begun = replace(YOUNG, state=DELETING)
     case = case_of(OLD, begun, state=PartitionState(), retention_ms=0)
     assert explain_segment(case, OLD).standing is Standing.NOT_JUDGED

@@ -47,7 +47,7 @@ def plan(
 
 
 @given(any_partitions(), configs)
-def test_what_goes_by_time_or_size_ends_below_the_new_log_start(
+def test_segments_expired_by_time_or_size_end_below_the_new_log_start(
     known: Partition, config: TopicConfig
 ) -> None:
     segments, state = known
@@ -58,7 +58,7 @@ def test_what_goes_by_time_or_size_ends_below_the_new_log_start(
 
 
 @given(any_partitions(), configs)
-def test_the_log_start_only_rises_and_only_over_what_goes(
+def test_log_start_only_rises_to_the_end_of_an_expired_segment(
     known: Partition, config: TopicConfig
 ) -> None:
     segments, state = known
@@ -86,7 +86,7 @@ def test_the_order_of_the_list_does_not_matter(
 
 
 @given(st.data(), any_partitions(), configs)
-def test_what_is_being_copied_never_goes(
+def test_segment_being_copied_is_never_deleted(
     data: st.DataObject, known: Partition, config: TopicConfig
 ) -> None:
     segments, state = known

@@ -115,7 +115,7 @@ def test_a_copy_of_another_lineage_does_not_make_a_report_unfit() -> None:
     assert ranges(planned) == [(0, 99)]
 
 
-def test_without_retention_bytes_nobody_misses_the_sizes() -> None:
+def test_without_retention_bytes_an_old_report_gives_no_note() -> None:
     state = partition(lineage((0, 0)), 200, report_age_ms=2 * DEFAULT_MAX_REPORT_AGE_MS)
     assert plan([segment(0, 99)], state, ALL_BY_TIME).notes == ()
 
@@ -131,7 +131,7 @@ def test_an_old_report_does_not_stop_the_time_rule() -> None:
 # The end of the log
 
 
-def test_what_a_leader_copied_after_its_last_report_still_expires() -> None:
+def test_segments_copied_after_the_last_report_still_expire() -> None:
     state = partition(lineage((0, 0), (1, 50)), 120, report_age_ms=10 * DEFAULT_MAX_REPORT_AGE_MS)
     segments = [
         segment(0, 99, [(0, 0), (1, 50)], age_ms=5),
@@ -143,7 +143,7 @@ def test_what_a_leader_copied_after_its_last_report_still_expires() -> None:
     assert planned.log_start_offset == 300
 
 
-def test_what_an_unclean_election_truncated_does_not_raise_the_log_start() -> None:
+def test_segment_truncated_by_unclean_election_does_not_raise_the_log_start() -> None:
     # Epoch 1 was elected at 120 and wrote nothing yet; epoch 0 had copied up to 199.
     state = partition(lineage((0, 0)), 120, leader_epoch=1)
     segments = [segment(0, 99, age_ms=5), segment(100, 199, age_ms=5)]
@@ -155,7 +155,7 @@ def test_what_an_unclean_election_truncated_does_not_raise_the_log_start() -> No
 # No lineage
 
 
-def test_until_a_leader_reports_only_unfinished_deletions_go_on() -> None:
+def test_until_a_leader_reports_only_unfinished_deletions_continue() -> None:
     segments = [segment(0, 99, age_ms=5), UNFINISHED]
     for state in (
         PartitionState(),
@@ -193,7 +193,7 @@ def test_a_broker_that_kept_one_local_segment_does_not_cost_the_tier() -> None:
 # Legal hold
 
 
-def test_on_hold_only_what_may_be_gone_already_goes_on() -> None:
+def test_on_hold_only_unfinished_deletions_continue() -> None:
     state = partition(lineage((3, 300)), 1000, log_start_offset=300)
     unreferenced = segment(0, 99, [(1, 0)])
     below_start = segment(100, 199, [(3, 100)])

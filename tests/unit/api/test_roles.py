@@ -25,7 +25,7 @@ def test_every_rpc_has_a_rule_and_every_rule_an_rpc() -> None:
         assert rule_of(f"/{PACKAGE}.{name}") is RULES[name]
 
 
-def test_nobody_may_call_what_has_no_rule() -> None:
+def test_methods_without_a_rule_are_denied_to_all() -> None:
     for method in (
         "/tieredstorage.v1.RemoteLogManager/Unknown",
         "/RemoteLogManager/Fetch/",

@@ -34,7 +34,7 @@ def test_each_part_has_its_own_bytes_however_they_come(
     ]
 
 
-def test_what_is_missing_is_missing_and_what_is_left_over_counts_to_the_last() -> None:
+def test_missing_parts_have_no_sum_and_extra_bytes_count_to_the_last() -> None:
     assert sums_of(iter([b"abc"]), [2, 2]) == [digest(b"ab"), digest(b"c")]
     assert sums_of(iter([b"ab"]), [2, 2]) == [digest(b"ab"), digest(b"")]
     assert sums_of(iter([b"abcd", b"ef"]), [2, 2]) == [digest(b"ab"), digest(b"cdef")]

@@ -30,7 +30,7 @@ def test_a_body_of_another_size_is_refused_though_its_digest_is_right(size: int)
 
 
 @pytest.mark.parametrize("token", ["", "A", "AAAA", "ü", "=", "A" * 40])
-def test_a_token_of_nobody_is_refused(token: str) -> None:
+def test_invented_token_is_refused(token: str) -> None:
     with pytest.raises(InvalidRequestError, match="page_token"):
         unseal(QUERY, token)
 

@@ -32,7 +32,7 @@ LOG_END = 90
         ([], []),
     ],
 )
-def test_an_epoch_that_starts_where_the_next_one_does_has_no_records(
+def test_epoch_that_starts_with_the_next_one_has_no_records(
     epochs: Epochs, with_records: Epochs
 ) -> None:
     found = without_empty_epochs(segment_leader_epochs(epochs))
@@ -97,7 +97,7 @@ def test_a_segment_of_another_history_is_not_within_the_lineage(
         ([(5, 10)], 10, 14, False),
     ],
 )
-def test_what_lies_before_a_lineage_that_was_cut_is_not_judged(
+def test_offsets_before_a_cut_lineage_are_not_compared(
     epochs: Epochs, start: int, end: int, is_within: bool
 ) -> None:
     cut = lineage((5, 10), (7, 15), (9, 100)).from_offset(51)
@@ -135,7 +135,7 @@ def test_without_a_lineage_nothing_can_be_judged() -> None:
         (2, FINISHED, [(2, 150)], 150),
     ],
 )
-def test_the_log_end_takes_in_what_its_leader_copied_after_its_report(
+def test_log_end_includes_segments_copied_after_the_report(
     leader_epoch: int, state: RemoteLogSegmentState, epochs: Epochs, expected: int
 ) -> None:
     known = partition(lineage((0, 0), (1, 100)), 150, leader_epoch=leader_epoch)

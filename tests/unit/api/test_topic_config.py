@@ -98,7 +98,7 @@ def test_a_number_out_of_bounds_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "-", "--1", "+1", " 1", "1 ", "1.5", "1e3", "1_000", "0x10", "٣", "7d"]
 )
-def test_what_is_no_whole_number_is_refused(name: str, text: str) -> None:
+def test_value_that_is_no_whole_number_is_refused(name: str, text: str) -> None:
     with pytest.raises(InvalidRequestError, match=rf"^{name}: must be a whole number, is "):
         topic_config({name: text})
 
@@ -245,7 +245,7 @@ ON: Mapping[str, str] = {"remote.storage.enable": "true"}
 
 
 @pytest.mark.parametrize("after", [OFF, {}])
-def test_tiering_is_not_turned_off_while_nobody_said_what_becomes_of_the_tier(
+def test_disabling_tiering_requires_delete_on_disable(
     after: Mapping[str, str],
 ) -> None:
     with pytest.raises(InvalidRequestError) as refused:

@@ -6,7 +6,7 @@ from services.cli.ship import ShipBar
 MIB = 1024 * 1024
 
 
-def test_the_bar_does_not_show_what_was_found_so_far_as_the_whole() -> None:
+def test_bar_does_not_show_the_size_found_so_far_as_the_total() -> None:
     topic_id = uuid4()
     first, second = (TopicIdPartition(topic_id, "orders", number) for number in range(2))
     bar = ShipBar()

@@ -156,7 +156,7 @@ def test_a_caller_that_stops_waiting_lets_those_behind_it_pass(pool: ThreadPoolE
     assert (queue.waiting, queue.idle_ratio) == (0, 1.0)
 
 
-def test_what_is_active_raises_ends_the_wait() -> None:
+def test_error_raised_by_is_active_ends_the_wait() -> None:
     def is_active() -> bool:
         raise ThrottledError("closing")
 
@@ -261,7 +261,7 @@ def test_another_rate_holds_for_callers_that_wait(clock: Clock) -> None:
     assert limit.rate_per_s == 1000.0
 
 
-def test_what_may_not_pass_now_may_pass_when_the_bucket_said(clock: Clock) -> None:
+def test_refused_take_passes_after_the_wait_that_the_bucket_returned(clock: Clock) -> None:
     limit = bucket(clock, 10.0)
     assert limit.try_take(20) == 0.0
     wait_s = limit.try_take(1)
@@ -304,7 +304,7 @@ def test_amounts_of_many_threads_pass_in_order_and_are_all_counted(
     assert 0 <= limit.try_take(1) <= 0.05
 
 
-def test_nobody_is_passed_by_who_does_not_wait(pool: ThreadPoolExecutor) -> None:
+def test_try_take_does_not_overtake_a_waiter(pool: ThreadPoolExecutor) -> None:
     limit, asked = TokenBucket(1.0, 0), Event()
     limit.take(3600)
     wanted = True

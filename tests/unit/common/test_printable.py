@@ -24,7 +24,7 @@ BIDI = [chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0
         ("\ud800", r"\ud800"),
     ],
 )
-def test_text_is_shown_without_what_a_terminal_obeys(text: str, shown: str) -> None:
+def test_text_is_shown_without_terminal_control_characters(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 

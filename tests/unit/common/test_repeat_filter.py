@@ -69,7 +69,7 @@ def test_a_quiet_window_reports_nothing_suppressed(captured: Captured, clock: Cl
     assert captured.take() == [("sick", None)] * 3
 
 
-def test_each_logger_level_and_format_has_a_limit_of_its_own(captured: Captured) -> None:
+def test_each_logger_level_and_format_has_its_own_limit(captured: Captured) -> None:
     child = captured.log.getChild("child")
     for _ in range(4):
         captured.log.warning("a")

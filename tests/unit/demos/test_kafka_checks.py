@@ -51,7 +51,7 @@ def test_all_that_was_sent_and_nothing_else_is_no_difference() -> None:
     assert differences(SENT, messages, READ_UNCOMMITTED) == []
 
 
-def test_what_was_aborted_is_not_for_a_consumer_of_committed_records() -> None:
+def test_aborted_records_must_not_reach_a_read_committed_consumer() -> None:
     assert differences(SENT, [message(0), message(1), message(5)], READ_COMMITTED) == []
     assert differences(SENT, [message(0), message(1), message(3), message(5)], READ_COMMITTED) == [
         "offset 3: no consumer of read_committed should get it"
@@ -105,13 +105,13 @@ def view(disk_from: int, rows: Sequence[RemoteLogSegmentMetadata]) -> View:
     return View(disk, rows, objects)
 
 
-def test_what_left_the_disk_after_it_was_finished_is_not_lost() -> None:
+def test_segment_deleted_locally_after_its_copy_finished_is_not_lost() -> None:
     assert view(20, [row(0, 9), row(10, 19)]).lost_offset() is None
     assert view(20, [row(0, 9), row(10, 19), row(20, 29, STARTED)]).lost_offset() is None
     assert view(0, []).lost_offset() is None
 
 
-def test_what_left_the_disk_before_it_was_finished_is_lost() -> None:
+def test_segment_deleted_locally_before_its_copy_finished_is_lost() -> None:
     assert view(20, [row(0, 9), row(10, 19, STARTED)]).lost_offset() == 10
     assert view(20, [row(10, 19)]).lost_offset() == 0
     assert view(30, [row(0, 9), row(20, 29)]).lost_offset() == 10
@@ -164,7 +164,7 @@ def test_reads_of_the_tier_alone_go_through_rsm(
 @pytest.mark.parametrize(
     ("on_disk", "right"), [([False, False, True], True), ([True, True], False)]
 )
-def test_what_the_plugin_may_hold_needs_no_call_of_rsm(
+def test_reading_from_the_plugins_cache_needs_no_call_of_rsm(
     on_disk: Sequence[bool], right: bool
 ) -> None:
     held = replace(reading(on_disk, 1), may_be_held=True)
@@ -205,7 +205,7 @@ def test_a_show_in_which_all_was_right_ends_with_zero_and_one_line() -> None:
     ],
     ids=str,
 )
-def test_whatever_is_wrong_makes_the_exit_code_one_and_is_named(wrong: dict[str, Any]) -> None:
+def test_each_fault_sets_exit_code_one_and_is_named(wrong: dict[str, Any]) -> None:
     report = replace(good_report(), **wrong)
     assert report.exit_code == 1
     assert any(line.startswith("NOT SO: ") for line in summary(report))

@@ -54,12 +54,12 @@ def waited_for(*reported: PartitionDescription) -> PartitionDescription:
     return last
 
 
-def test_what_waits_for_a_service_is_waited_for() -> None:
+def test_wait_continues_while_a_service_is_unavailable() -> None:
     done = description(0)
     assert waited_for(description(2, problem(ProblemKind.STORE_UNAVAILABLE, 2)), done) is done
 
 
 @pytest.mark.parametrize("kind", [ProblemKind.TRUNCATED_BATCH, ProblemKind.COPY_FAILED])
-def test_what_no_pass_will_mend_is_not_waited_for(kind: ProblemKind) -> None:
+def test_wait_ends_at_a_problem_that_no_pass_repairs(kind: ProblemKind) -> None:
     held = description(2, problem(kind, 2))
     assert waited_for(description(3), held) is held

@@ -8,7 +8,7 @@ ROUNDS = 2
 BESIDE_CPU_S = 0.2
 
 
-def test_what_is_done_beside_is_counted_to_neither_side() -> None:
+def test_work_beside_the_measurement_counts_to_neither_side() -> None:
     done: list[str] = []
 
     def side(name: str) -> float:

@@ -45,7 +45,7 @@ def test_a_storm_is_over_after_a_time() -> None:
     assert taken(faults, ["get"] * 4) == [SLOW_DOWN, SLOW_DOWN, None, None]
 
 
-def test_what_a_storm_leaves_out_takes_the_next_rule() -> None:
+def test_request_spared_by_a_storm_takes_the_next_rule() -> None:
     faults = Faults()
     faults.storm(SLOW_DOWN, 1, operations=["get"], times=1)
     faults.add(Delay(5), times=None)
@@ -61,7 +61,7 @@ def test_a_delay_with_jitter_is_drawn_again_for_each_request() -> None:
     assert 145 < max(delays) <= 150
 
 
-def test_cleared_rules_are_gone_of_whatever_kind() -> None:
+def test_clear_removes_rules_of_every_kind() -> None:
     faults = Faults()
     faults.add(BlackHole(), times=None)
     faults.storm(SLOW_DOWN, 1)

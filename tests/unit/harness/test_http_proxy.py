@@ -69,7 +69,7 @@ def test_bodies_pass_unchanged_both_ways(client: HTTPConnection, kept: dict[str,
     assert (kept["/a"], answer(client, "GET", "/a")) == (BODY, BODY)
 
 
-def test_chunked_bodies_pass_unchanged_and_the_connection_goes_on(
+def test_chunked_bodies_pass_unchanged_and_the_connection_stays_open(
     proxy: HttpProxy, client: HTTPConnection, kept: dict[str, bytes]
 ) -> None:
     client.request("PUT", "/chunked", iter([BODY, BODY]), encode_chunked=True)
@@ -79,7 +79,7 @@ def test_chunked_bodies_pass_unchanged_and_the_connection_goes_on(
     assert [request.status for request in proxy.requests] == [200, 200]
 
 
-def test_a_head_response_has_no_body_whatever_its_length_says(
+def test_head_response_has_no_body_despite_its_content_length(
     proxy: HttpProxy, client: HTTPConnection
 ) -> None:
     answer(client, "PUT", "/a", BODY)
@@ -172,7 +172,7 @@ def test_a_reset_is_distinguished_from_an_orderly_end(
     assert (reset.type, ended.type) == (ConnectionResetError, RemoteDisconnected)
 
 
-def test_a_truncated_response_is_whole_to_its_reader_and_the_connection_goes_on(
+def test_truncated_response_looks_complete_and_the_connection_stays_open(
     proxy: HttpProxy, client: HTTPConnection
 ) -> None:
     answer(client, "PUT", "/a", BODY)

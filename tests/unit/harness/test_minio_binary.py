@@ -16,7 +16,7 @@ def test_the_version_of_go_is_read(printed: str, version: tuple[int, int]) -> No
     assert go_version(printed) == version
 
 
-def test_a_build_without_go_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_without_go_names_the_needed_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     needed = f"Go {OLDEST_GO[0]}.{OLDEST_GO[1]} or newer"
     with pytest.raises(MinioUnavailableError, match=f"not on the PATH.*{needed}"):

@@ -65,7 +65,7 @@ def test_a_directory_can_be_used_again_after_its_stack_ended(tmp_path: Path) -> 
         assert tmp_path.exists()
 
 
-def test_what_stacks_made_is_kept_or_removed_as_asked(tmp_path: Path) -> None:
+def test_data_of_stacks_is_kept_or_removed_by_fresh(tmp_path: Path) -> None:
     kept = tmp_path / "postgres" / "data"
     with locked(tmp_path, fresh=False):
         kept.mkdir(parents=True)
@@ -75,7 +75,7 @@ def test_what_stacks_made_is_kept_or_removed_as_asked(tmp_path: Path) -> None:
         assert sorted(entry.name for entry in tmp_path.iterdir()) == ["lock", "sediment-data"]
 
 
-def test_what_others_put_there_since_is_never_removed(tmp_path: Path) -> None:
+def test_foreign_files_in_the_data_directory_are_never_removed(tmp_path: Path) -> None:
     data_dir, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
     with locked(data_dir, fresh=False):
         pass
@@ -111,7 +111,7 @@ def test_a_directory_of_others_is_left_as_it_is(
     assert everything_below(tmp_path) == before
 
 
-def test_a_lock_that_somebody_wrote_to_is_not_ours(tmp_path: Path) -> None:
+def test_lock_file_with_content_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("pid 12")
     refused = pytest.raises(DataDirectoryError, match="holds lock and is no data directory")
     with refused, locked(tmp_path, fresh=True):
@@ -119,7 +119,7 @@ def test_a_lock_that_somebody_wrote_to_is_not_ours(tmp_path: Path) -> None:
     assert (tmp_path / "lock").read_text() == "pid 12"
 
 
-def test_what_is_found_in_a_directory_of_others_is_named_briefly(tmp_path: Path) -> None:
+def test_refusal_of_a_foreign_directory_names_a_few_of_its_files(tmp_path: Path) -> None:
     for name in ("lock", "a", "b", "c", "d", "e"):
         (tmp_path / name).touch()
     refused = pytest.raises(DataDirectoryError, match=f"{tmp_path} holds a, b, c and 2 more and")
@@ -148,7 +148,7 @@ def test_a_data_directory_lies_apart_from_the_logs(tmp_path: Path) -> None:
     check_apart(tmp_path / "log-data", [log_dir])
 
 
-def test_what_a_killed_stack_left_running_is_ended(
+def test_process_left_by_a_killed_stack_is_ended(
     tmp_path: Path, leftover: subprocess.Popen[bytes]
 ) -> None:
     with locked(tmp_path, fresh=False):
@@ -263,7 +263,7 @@ def test_a_path_that_can_be_no_directory_is_named(tmp_path: Path, below: str) ->
         pass
 
 
-def test_a_failure_of_who_uses_it_is_not_the_directorys(tmp_path: Path) -> None:
+def test_error_raised_inside_the_lock_passes_unchanged(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), locked(tmp_path, fresh=False):
         raise FileNotFoundError("a program")
 

@@ -41,7 +41,7 @@ def test_too_few_free_ports_are_an_error() -> None:
         free_ports(1, [port])
 
 
-def test_held_ports_are_given_to_nobody_else_while_their_server_is_down() -> None:
+def test_held_ports_stay_reserved_while_their_server_is_down() -> None:
     held = HeldPorts(1)
     (port,) = held.ports
     for _ in range(2):
@@ -54,7 +54,7 @@ def test_held_ports_are_given_to_nobody_else_while_their_server_is_down() -> Non
         socket.create_connection((LOOPBACK, port))
 
 
-def test_held_ports_are_free_once_nobody_refers_to_them() -> None:
+def test_held_ports_are_free_after_release_or_garbage_collection() -> None:
     released, forgotten = HeldPorts(1), HeldPorts(1)
     ports = [*released.ports, *forgotten.ports]
     released.release()

@@ -56,7 +56,7 @@ def children(tmp_path: Path) -> Iterator[Children]:
     children.end()
 
 
-def test_only_this_user_can_read_what_a_child_writes(children: Children, tmp_path: Path) -> None:
+def test_output_files_of_a_child_have_mode_0600(children: Children, tmp_path: Path) -> None:
     (tmp_path / "child.log").touch(0o644)
     child = children.ready(WAITS)
     for path in (child.log_path, child.stdout_path):
@@ -115,14 +115,14 @@ def test_a_stopped_child_can_be_started_again(children: Children) -> None:
     assert child.is_running()
 
 
-def test_stopping_what_does_not_run_is_no_error(children: Children) -> None:
+def test_stopping_an_ended_child_is_no_error(children: Children) -> None:
     child = children.ready(WAITS)
     child.kill()
     child.stop()
     assert not child.is_running()
 
 
-def test_what_a_killed_run_left_is_ended_before_the_next_start(children: Children) -> None:
+def test_child_left_by_a_killed_run_is_ended_before_the_next_start(children: Children) -> None:
     left = children.ready(WAITS)
     again = children.ready(WAITS)
     assert (left.is_running(), again.is_running()) == (False, True)

@@ -45,7 +45,7 @@ def told(directory: Path) -> dict[str, str]:
     return read
 
 
-def test_a_service_is_where_it_announced_itself(service: ServiceProcess, tmp_path: Path) -> None:
+def test_service_address_is_the_announced_one(service: ServiceProcess, tmp_path: Path) -> None:
     assert service.address == told(tmp_path)["RSM_LISTEN_ADDRESS"]
 
 

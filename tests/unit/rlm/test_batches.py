@@ -35,9 +35,7 @@ def failure(path: Path, data: bytes, *, verify: bool = True) -> BatchError:
 
 @pytest.mark.parametrize("verify", [True, False])
 @pytest.mark.parametrize("read_ahead", [1, 61, 100, 1 << 20])
-def test_every_batch_is_found_whatever_the_read_ahead(
-    log: Path, verify: bool, read_ahead: int
-) -> None:
+def test_every_batch_is_found_with_any_read_ahead(log: Path, verify: bool, read_ahead: int) -> None:
     data = batch(0, 3) + batch(3, payload=b"x" * 300) + batch(4, 2)
     found = walked(log, data, verify=verify, read_ahead=read_ahead)
     assert [(b.base_offset, b.last_offset) for b in found] == [(0, 2), (3, 3), (4, 5)]

@@ -62,7 +62,7 @@ def test_the_active_segment_is_never_a_candidate() -> None:
     assert candidate_log_segments(log(5, stable=50), OffsetRanges()) == []
 
 
-def test_what_is_in_the_tier_is_not_copied_again() -> None:
+def test_segment_in_the_tier_is_not_copied_again() -> None:
     covered = OffsetRanges([(0, 9)])
     assert bases(candidate_log_segments(log(0, 10, 20, stable=30), covered)) == [10]
 
@@ -81,7 +81,7 @@ def test_a_gap_in_the_copied_prefix_is_filled() -> None:
 @pytest.mark.parametrize(
     ("log_start", "expected"), [(0, [0, 10, 30]), (9, [0, 10, 30]), (10, [10, 30]), (20, [30])]
 )
-def test_what_is_missing_at_the_tiers_beginning_is_copied_down_to_the_log_start(
+def test_segments_missing_before_the_tier_are_copied_down_to_the_log_start(
     log_start: int, expected: list[int]
 ) -> None:
     held = log(0, 10, 20, 30, 40, stable=40).from_offset(log_start)
@@ -137,7 +137,7 @@ def test_copied_through_is_the_end_of_the_prefix_without_a_gap(
         ([(30, 39)], 10, []),
     ],
 )
-def test_what_lies_behind_something_copied_and_is_neither_copied_nor_here_is_lost(
+def test_range_behind_a_copy_that_is_neither_copied_nor_local_is_lost(
     covered: list[tuple[int, int]], first_here: int, expected: list[tuple[int, int]]
 ) -> None:
     held = log(first_here, first_here + 10, stable=first_here + 10)
@@ -147,7 +147,7 @@ def test_what_lies_behind_something_copied_and_is_neither_copied_nor_here_is_los
 @pytest.mark.parametrize(
     ("before", "expected"), [(10, [(10, 19)]), (15, [(15, 19)]), (19, [(19, 19)]), (20, [])]
 )
-def test_what_was_deleted_on_request_is_not_lost(
+def test_range_deleted_by_delete_records_is_not_lost(
     before: int, expected: list[tuple[int, int]]
 ) -> None:
     covered = OffsetRanges([(0, 9)])
@@ -168,7 +168,7 @@ def test_what_was_deleted_on_request_is_not_lost(
         ([(15, 24)], 25, []),
     ],
 )
-def test_if_the_tier_was_emptied_what_is_missing_behind_it_is_lost(
+def test_range_missing_behind_an_emptied_tier_is_lost(
     covered: list[tuple[int, int]], first_here: int, expected: list[tuple[int, int]]
 ) -> None:
     held = log(first_here, first_here + 10, stable=first_here + 10)
@@ -192,7 +192,7 @@ def test_ranges_that_touch_are_one() -> None:
     ("first", "last", "expected"),
     [(0, 19, True), (5, 5, True), (0, 20, False), (20, 20, False), (30, 39, True)],
 )
-def test_ranges_cover_what_lies_in_one_of_them(first: int, last: int, expected: bool) -> None:
+def test_ranges_cover_offsets_within_one_of_them(first: int, last: int, expected: bool) -> None:
     assert OffsetRanges([(0, 19), (30, 39)]).covers(first, last) is expected
 
 
@@ -227,7 +227,7 @@ def tier(*segments: RemoteLogSegmentMetadata, log_start_offset: int = 0) -> Tier
     return made
 
 
-def test_what_expired_from_the_tier_is_not_copied_again_while_the_broker_still_has_it() -> None:
+def test_segment_expired_from_the_tier_is_not_copied_again_from_disk() -> None:
     held = log(0, 10, 20, 30, 40, stable=40)
     found = candidate_log_segments(held.from_offset(20), OffsetRanges())
     assert bases(found) == [20, 30]
@@ -262,7 +262,7 @@ def test_the_tier_begins_at_its_log_start(log_start: int, expected: int | None) 
     assert made.has_finished_below_log_start is (log_start >= 10)
 
 
-def test_a_tier_from_which_all_expired_ends_where_it_begins() -> None:
+def test_tier_from_which_all_expired_ends_at_its_log_start() -> None:
     assert tier(log_start_offset=100).end_offset == 100
 
 
@@ -277,7 +277,7 @@ def test_only_finished_segments_count() -> None:
     assert [s.start_offset for s in made.unfinished] == [10, 20]
 
 
-def test_what_had_been_copied_and_is_being_deleted_is_counted_and_not_held() -> None:
+def test_segments_being_deleted_are_counted_but_not_in_the_tier() -> None:
     deleting = remote(20, 29, (0, 20), state=DELETING)
     made = tier(remote(0, 9, (0, 0)), deleting, replace(deleting, custom_metadata=b"where"))
     assert (made.deleting_segments, made.deleting_bytes) == (1, 1000)
@@ -285,7 +285,7 @@ def test_what_had_been_copied_and_is_being_deleted_is_counted_and_not_held() -> 
     assert (made.segments, made.end_offset) == (1, 10)
 
 
-def test_the_tier_begins_where_a_look_up_finds_something() -> None:
+def test_tier_starts_at_the_first_offset_that_a_look_up_finds() -> None:
     assert tier(remote(0, 9, (0, 5))).start_offset == 5
 
 
@@ -294,7 +294,7 @@ def test_a_segment_copied_from_inside_shows_a_deletion_on_request() -> None:
     assert tier(remote(0, 9, (0, 0)), remote(20, 29, (0, 25))).removed_before_offset == 25
 
 
-def test_what_an_overruled_leader_wrote_is_not_covered() -> None:
+def test_offsets_of_an_overruled_leader_are_not_covered() -> None:
     made = tier(remote(0, 149, (0, 0), (1, 100)), remote(150, 199, (1, 150)))
     assert list(made.covered(lineage((0, 0), (2, 120)))) == [(0, 99)]
     assert list(made.covered(lineage((0, 0), (1, 100), (2, 180)))) == [(0, 179)]

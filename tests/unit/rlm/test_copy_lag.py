@@ -151,9 +151,7 @@ def test_without_any_limit_a_lag_of_minus_one_never_passes() -> None:
     assert effective_copy_lag(config, DEFAULTS) == CopyLag(None, None)
 
 
-def test_what_a_topic_does_not_say_the_settings_say_but_never_more_than_the_local_retention() -> (
-    None
-):
+def test_default_copy_lag_is_capped_by_the_local_retention() -> None:
     defaults = CopyLagDefaults(ms=500, size_bytes=600)
     unlimited = topic_config({})
     assert effective_copy_lag(unlimited, defaults) == CopyLag(500, 600)
@@ -235,19 +233,19 @@ def test_a_topic_is_copied_as_its_settings_say(
     "topic",
     ["__consumer_offsets", "__transaction_state", "__remote_log_metadata", "__cluster_metadata"],
 )
-def test_an_internal_topic_is_never_copied_whatever_is_set(topic: str) -> None:
+def test_internal_topic_is_never_copied_despite_settings(topic: str) -> None:
     made = rules(Settings(("remote.storage.enable", "true")))
     assert made.of(NAME).copies
     assert not made.of(TopicIdPartition(NAME.topic_id, topic, 0)).copies
 
 
-def test_of_a_topic_that_nobody_knows_yet_nothing_is_set() -> None:
+def test_topic_unknown_to_rlmm_has_default_settings() -> None:
     unknown = Settings(error=RemoteResourceNotFoundError("no such topic"))
     assert rules(unknown).of(NAME).copies
     assert rules(unknown).of(NAME).lag.is_none
 
 
-def test_while_it_is_not_known_what_is_set_nothing_is_decided() -> None:
+def test_rules_fail_while_settings_cannot_be_read() -> None:
     away = Settings(error=RetriableRemoteStorageError("away"))
     with pytest.raises(RetriableRemoteStorageError):
         rules(away).of(NAME)

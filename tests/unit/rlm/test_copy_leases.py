@@ -202,7 +202,7 @@ def test_an_answer_that_comes_after_the_end_brings_no_lease_back(
         assert not lease.is_held()
 
 
-def test_a_lease_that_ended_before_the_answer_came_is_lost_though_nobody_looked(
+def test_lease_that_expired_before_its_renewal_was_answered_is_lost(
     leases: CopyLeases, rlmm: Renewals, clock: Clock
 ) -> None:
     def answer_too_late() -> None:
@@ -276,7 +276,7 @@ def test_the_renewing_thread_is_one_and_ends_with_the_last_copy(
 
 
 @pytest.mark.parametrize("error", [RetriableRemoteStorageError("away"), KeyError("a bug")])
-def test_the_renewing_thread_survives_whatever_goes_wrong(
+def test_renewing_thread_survives_any_error(
     rlmm: Renewals, clock: Clock, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     failed = Event()

@@ -83,12 +83,12 @@ def test_a_local_log_that_grows_without_bounds_makes_nothing_due_that_size_does_
     assert not due(config=BY_SIZE, only_local_bytes=2**60, nothing_due=looked)
 
 
-def test_what_is_unfinished_is_always_checked() -> None:
+def test_unfinished_segments_are_always_checked() -> None:
     left = Tier(known=True, revision=7, unfinished=[remote(0, 9, (0, 0), state=STARTED)])
     assert due(left, NOTHING_SET, nothing_due=None)
 
 
-def test_what_is_unfinished_is_checked_no_sooner_than_something_may_be_due() -> None:
+def test_unfinished_segments_are_not_checked_before_something_may_be_due() -> None:
     left = replace(TIER, unfinished=[remote(0, 9, (0, 0), state=STARTED)])
     assert not due(left, NOTHING_SET, now_s=49.9)
     assert due(left, NOTHING_SET, now_s=50.0)
@@ -148,9 +148,7 @@ def test_an_old_copy_that_is_leased_is_checked_again_soon() -> None:
 
 
 @pytest.mark.parametrize(("number", "expected"), [(0, LOOK_AT_LEASES_MS), (1, None)])
-def test_what_this_process_is_about_to_end_is_checked_again_soon(
-    number: int, expected: int | None
-) -> None:
+def test_segment_being_copied_here_is_checked_again_soon(number: int, expected: int | None) -> None:
     here, elsewhere = a_segment(0, newest_ms=500), a_segment(10, newest_ms=500)
     ids = [s.remote_log_segment_id.id for s in (here, elsewhere)]
     assert due_after(here, now_ms=9000, being_copied=[ids[number]]) == expected

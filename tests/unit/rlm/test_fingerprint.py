@@ -31,7 +31,7 @@ def test_while_another_change_might_be_hidden_nothing_is_reported(
     assert fingerprint_of(path) is not None
 
 
-def test_what_is_not_there_looks_like_nothing(tmp_path: Path) -> None:
+def test_missing_file_has_no_fingerprint(tmp_path: Path) -> None:
     assert fingerprint_of(tmp_path / "none") is None
 
 

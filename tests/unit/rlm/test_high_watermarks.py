@@ -63,7 +63,7 @@ def test_a_real_one_is_read() -> None:
     assert (watermarks.of("payments", 0), watermarks.of("orders.eu-west", 2)) == (504, 0)
 
 
-def test_without_the_file_nobody_replicates(watermarks: HighWatermarks) -> None:
+def test_without_the_checkpoint_file_there_is_no_high_watermark(watermarks: HighWatermarks) -> None:
     assert watermarks.of("t", 0) is None
 
 
@@ -80,7 +80,7 @@ def test_a_partition_that_is_not_listed_is_not_known(
 
 
 @pytest.mark.parametrize("text", ["\n", "1\n0\n", "0\n2\nt 0 5\n", "0\n1\nt 0 x\n", "0\n1\nt 0\n"])
-def test_a_damaged_one_is_named_to_everybody(
+def test_damaged_checkpoint_fails_every_read(
     tmp_path: Path, watermarks: HighWatermarks, text: str
 ) -> None:
     (tmp_path / FILE).write_text(text)
@@ -102,7 +102,7 @@ def test_a_damaged_one_is_named_to_everybody(
         ("0\n2\nt 0 5\n", "damaged: announces 2 entries and has 1"),
     ],
 )
-def test_what_is_damaged_is_reported(tmp_path: Path, text: str, reason: str) -> None:
+def test_damage_of_a_checkpoint_is_reported(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / FILE).write_text(text)
     with pytest.raises(LogFileError) as caught:
         read_offset_checkpoint(tmp_path / FILE)
@@ -195,7 +195,7 @@ def test_the_lower_of_high_watermark_and_open_transaction_is_stable_within_the_l
     assert bounds(LocalPartition(find_partitions([log_dir]).partitions[NAME])) == expected
 
 
-def test_what_is_not_known_is_the_logs_start(tmp_path: Path) -> None:
+def test_unknown_high_watermark_counts_as_the_log_start(tmp_path: Path) -> None:
     log_dir = write_log_dir(tmp_path / "logs")
     three_segments(log_dir)
     high_watermarks(log_dir, {})

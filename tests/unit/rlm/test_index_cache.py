@@ -331,7 +331,7 @@ def test_indexes_of_deleted_segments_are_removed(
 
 
 @pytest.mark.deep
-def test_many_readers_of_a_small_cache_whose_files_get_damaged(
+def test_many_readers_of_a_small_cache_with_damaged_files(
     rsm: CountedRsm, opens: Opens, directory: Path
 ) -> None:
     """No reader gets anything but its index, and the bounds hold afterwards."""

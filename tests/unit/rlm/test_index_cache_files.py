@@ -398,7 +398,7 @@ def test_a_full_disk_fails_no_read_and_needs_no_restart(
     assert kept(disk.path / "indexes") == [0]
 
 
-def test_a_disk_smaller_than_the_limit_holds_what_was_used_last(
+def test_disk_smaller_than_the_limit_holds_the_last_used_files(
     opens: Opens, disk: SmallDisk
 ) -> None:
     files = opens(KIB * KIB, path=disk.path / "indexes")

@@ -70,7 +70,7 @@ def test_a_policy_is_returned_as_kafka_writes_it(policy: str) -> None:
     assert cleanup_policy(described("clicks", policy)) == policy
 
 
-def test_a_user_who_may_not_read_a_policy_is_refused_and_nothing_else_is_a_refusal() -> None:
+def test_only_a_missing_authorization_counts_as_a_refusal() -> None:
     code = errors.TopicAuthorizationFailedError.errno
     refused = cleanup_policy(described("clicks", None, code, "not yours"))
     assert refused == NoPolicy("TopicAuthorizationFailedError: not yours", is_refused=True)

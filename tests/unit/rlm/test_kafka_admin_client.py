@@ -148,7 +148,7 @@ def test_a_view_of_two_clusters_is_refused() -> None:
         (metadata(cluster_id=None), "the broker answered without a cluster id"),
     ],
 )
-def test_what_is_no_whole_answer_is_none(answer: Any, reason: str) -> None:
+def test_incomplete_metadata_response_is_an_error(answer: Any, reason: str) -> None:
     with (
         MetadataBroker(lambda names: answer) as broker,
         pytest.raises(ClusterUnreachableError, match=reason),
@@ -184,7 +184,7 @@ def test_the_leader_is_asked_for_last_stable_offsets_under_its_epoch_in_batches(
             assert (p.current_leader_epoch, p.timestamp) == (p.partition_index, -1)
 
 
-def test_a_broker_returns_no_offset_of_what_it_does_not_lead_in_that_epoch() -> None:
+def test_broker_returns_offsets_only_for_partitions_led_in_that_epoch() -> None:
     answers = {"clicks": (0, 7), "orders": (74, -1), "audit": (0, -1)}
     with listing(lambda topic, number: answers[topic]) as (_, asking):
         found = asking.stable_offsets(0, dict.fromkeys(TOPICS, 4))

@@ -15,7 +15,7 @@ def log_dir(parent: Path, name: str, properties: str) -> Path:
     return made
 
 
-def test_it_is_what_the_directories_name(tmp_path: Path) -> None:
+def test_cluster_id_is_read_from_the_log_directories(tmp_path: Path) -> None:
     dirs = [log_dir(tmp_path, name, "node.id=1\ncluster.id=x-1\n") for name in ("a", "b")]
     assert read_cluster_id([tmp_path / "lost", *dirs]) == "x-1"
 

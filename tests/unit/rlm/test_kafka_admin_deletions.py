@@ -117,7 +117,7 @@ def test_another_cluster_behind_the_address_confirms_nothing() -> None:
     assert polls.confirmed == []
 
 
-def test_what_another_cluster_has_is_not_taken_for_ours() -> None:
+def test_topics_of_another_cluster_are_not_watched() -> None:
     polls = Polls(seen_alive=False)
     polls.poll(ALIVE, cluster_id="another", is_here=True)
     assert polls.watched == {}
@@ -148,7 +148,7 @@ def test_a_restart_counts_again_from_when_the_topic_is_seen_alive() -> None:
 
 
 @pytest.mark.parametrize("answer", [NoTopic.UNKNOWN, MADE_AGAIN])
-def test_a_topic_whose_log_lies_here_is_alive_whatever_is_answered(answer: Answer) -> None:
+def test_topic_with_a_local_log_counts_as_existing(answer: Answer) -> None:
     polls = Polls()
     for _ in range(3 * MIN_POLLS):
         polls.poll(answer, is_here=True)

@@ -94,11 +94,11 @@ def policies(cluster: Cluster) -> CleanupPolicies:
         (FAILED, False),
     ],
 )
-def test_what_names_compact_is_compacted(policy: str | NoPolicy, expected: bool) -> None:
+def test_policy_that_contains_compact_is_compacted(policy: str | NoPolicy, expected: bool) -> None:
     assert is_compacted(policy) is expected
 
 
-def test_only_what_will_be_received_is_awaited() -> None:
+def test_only_obtainable_policies_are_awaited() -> None:
     assert [is_awaited(each) for each in ("", "compact", REFUSED, FAILED)] == [
         False,
         False,
@@ -107,12 +107,14 @@ def test_only_what_will_be_received_is_awaited() -> None:
     ]
 
 
-def test_nobody_is_asked_for_what_nobody_wants(cluster: Cluster, policies: CleanupPolicies) -> None:
+def test_cluster_is_not_queried_without_requested_topics(
+    cluster: Cluster, policies: CleanupPolicies
+) -> None:
     policies.refresh()
     assert cluster.asked == []
 
 
-def test_what_is_wanted_is_asked_for_in_one_request_and_known_after_it(
+def test_requested_policies_are_read_in_one_request(
     cluster: Cluster, policies: CleanupPolicies
 ) -> None:
     assert [is_awaited(policies.of(name)) for name in (CLICKS, CLICKS_1, ORDERS)] == [True] * 3
@@ -125,7 +127,7 @@ def test_what_is_wanted_is_asked_for_in_one_request_and_known_after_it(
     ]
 
 
-def test_only_what_is_new_or_too_old_is_asked_for(
+def test_only_new_or_outdated_policies_are_requested(
     cluster: Cluster, policies: CleanupPolicies
 ) -> None:
     policies.of(CLICKS)
@@ -194,7 +196,7 @@ def test_a_refusal_is_logged_once_and_holds_until_a_broker_answers(
     assert policies.of(CLICKS) == "compact"
 
 
-def test_what_was_not_answered_is_logged_and_soon_requested_again(
+def test_unanswered_policy_is_logged_and_soon_requested_again(
     cluster: Cluster, policies: CleanupPolicies
 ) -> None:
     cluster.policies["clicks"] = FAILED
@@ -223,9 +225,7 @@ def test_of_a_topic_that_has_its_name_now_nothing_is_believed(
     assert is_awaited(policies.of(CLICKS))
 
 
-def test_what_nobody_wants_any_more_is_forgotten(
-    cluster: Cluster, policies: CleanupPolicies
-) -> None:
+def test_unused_policy_is_no_longer_requested(cluster: Cluster, policies: CleanupPolicies) -> None:
     policies.of(CLICKS)
     policies.refresh()
     cluster.now_s += UNUSED_AFTER_S + 1

@@ -66,7 +66,7 @@ def all_three() -> RecalledTopics:
 
 
 @pytest.mark.parametrize("answer", [NoTopic.UNKNOWN, MADE_AGAIN])
-def test_what_the_cluster_no_longer_has_is_watched_once(answer: TopicView | NoTopic) -> None:
+def test_topic_missing_in_the_cluster_is_watched_once(answer: TopicView | NoTopic) -> None:
     topics = all_three()
     answers: Answers = {OLDEST: alive(OLDEST), OLD: answer, NEW: alive(NEW)}
     assert topics.names == {"o", "p", "q"}
@@ -75,13 +75,13 @@ def test_what_the_cluster_no_longer_has_is_watched_once(answer: TopicView | NoTo
     assert topics.missing(view(answers)) == set()
 
 
-def test_what_the_cluster_does_not_answer_for_is_watched_until_it_does() -> None:
+def test_topic_without_an_answer_is_watched_until_there_is_one() -> None:
     answers: Answers = {OLDEST: alive(OLDEST), OLD: NoTopic.NOT_AUTHORIZED, NEW: NoTopic.FAILED}
     assert all_three().missing(view(answers)) == {OLD, NEW}
 
 
 @pytest.mark.parametrize("still_there", [(), (NEW,), (OLD,)])
-def test_what_was_known_before_all_that_is_there_may_be_from_before_the_cluster_was_formatted(
+def test_topics_older_than_all_existing_ones_are_not_reported_missing(
     still_there: tuple[TopicName, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     topics = all_three()
@@ -103,7 +103,7 @@ def test_topics_of_one_moment_vouch_for_each_other() -> None:
     assert topics.missing(view({OLD: NoTopic.UNKNOWN, NEW: alive(NEW)})) == {OLD}
 
 
-def test_what_is_not_answered_for_yet_may_be_there_and_older() -> None:
+def test_topic_without_an_answer_counts_as_existing_and_older() -> None:
     topics = all_three()
     answers: Answers = {OLDEST: NoTopic.FAILED, OLD: NoTopic.UNKNOWN}
     assert topics.missing(view({**answers, NEW: alive(NEW)})) == set()
@@ -121,7 +121,7 @@ def test_a_topic_is_as_old_as_the_oldest_of_its_partitions() -> None:
 @pytest.mark.parametrize(
     "change", [{"cluster_id": "another"}, {"cluster_id": None}, {"delete_state": MARKED}]
 )
-def test_what_is_not_known_to_be_this_clusters_or_is_being_deleted_is_not_asked_for(
+def test_topics_of_other_clusters_or_being_deleted_are_not_requested(
     change: dict[str, Any],
 ) -> None:
     """As from a release of RLMM that does not know of the filter."""
@@ -131,7 +131,7 @@ def test_what_is_not_known_to_be_this_clusters_or_is_being_deleted_is_not_asked_
     assert topics.missing(view(answers)) == set()
 
 
-def test_what_is_marked_in_part_is_watched() -> None:
+def test_partly_marked_topic_is_watched() -> None:
     topics = recalled(summary(OLDEST), summary(OLD, 0, delete_state=MARKED), summary(OLD, 1))
     assert topics.missing(view({OLDEST: alive(OLDEST), OLD: NoTopic.UNKNOWN})) == {OLD}
 
@@ -171,7 +171,7 @@ def test_without_log_directories_rlmm_is_asked_again_for_topics_that_are_new() -
         assert topics.names == names
 
 
-def test_what_may_be_from_before_the_cluster_was_formatted_is_logged_once(
+def test_topics_perhaps_older_than_the_cluster_are_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rlmm: Any = Rlmm(summary(OLDEST), summary(NEW))

@@ -39,14 +39,14 @@ def changed(reported: LeadershipChange | None, view: ClusterView) -> RoleChanges
         (LEADER_4, replace(LED, leader_epoch=6), LEADER_6),
     ],
 )
-def test_what_has_changed_is_announced(
+def test_changed_role_is_announced(
     reported: LeadershipChange | None, partition: PartitionView, expected: LeadershipChange
 ) -> None:
     assert changed(reported, seen(partition)) == RoleChanges(changes=(expected,))
 
 
 @pytest.mark.parametrize(("reported", "partition"), [(LEADER_4, LED), (FOLLOWER, FOLLOWED)])
-def test_what_is_unchanged_is_not_announced_again(
+def test_unchanged_role_is_not_announced_again(
     reported: LeadershipChange, partition: PartitionView
 ) -> None:
     assert changed(reported, seen(partition)) == NOTHING
@@ -61,7 +61,7 @@ def test_a_log_that_the_broker_is_about_to_delete_is_not_taken_up() -> None:
     assert changed(None, seen(ELSEWHERE)) == NOTHING
 
 
-def test_without_the_leaders_epoch_nobody_begins_to_lead() -> None:
+def test_without_a_leader_epoch_no_leadership_begins() -> None:
     assert changed(FOLLOWER, seen(replace(LED, leader_epoch=None))) == NOTHING
 
 

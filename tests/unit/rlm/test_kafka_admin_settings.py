@@ -64,6 +64,6 @@ def test_connections_may_be_secured() -> None:
         ),
     ],
 )
-def test_what_is_missing_is_named(given: dict[str, str], missing: str) -> None:
+def test_missing_setting_is_named(given: dict[str, str], missing: str) -> None:
     with pytest.raises(ValidationError, match=missing):
         settings(**given)

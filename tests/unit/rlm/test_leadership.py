@@ -28,7 +28,7 @@ def test_the_epoch_of_the_role_counts_unless_the_log_is_of_a_later_leader(
     assert (leadership.epoch_of(LINEAGE), leadership.is_overtaken(LINEAGE)) == (epoch, overtaken)
 
 
-def test_a_log_without_epochs_has_none_and_overtakes_nobody() -> None:
+def test_log_without_epochs_has_no_leader_epoch_and_overtakes_none() -> None:
     assert LED_BY_LOG.epoch_of(Lineage()) is None
     assert not Leadership(LEADER, 0).is_overtaken(Lineage())
 
@@ -53,7 +53,7 @@ class Told:
         return [None] * len(stops.partitions)
 
 
-def test_the_static_source_announces_what_came_and_what_went_once() -> None:
+def test_static_source_announces_added_and_removed_partitions_once() -> None:
     reported = Told()
     source = StaticSource(reported)
     for found in ([NAME], [NAME], [], [], [NAME]):

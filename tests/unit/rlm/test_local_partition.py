@@ -102,7 +102,7 @@ def test_an_unchanged_log_is_one_object_and_is_read_once(
         ),
     ],
 )
-def test_what_changes_is_seen_at_the_next_look(
+def test_changed_file_is_seen_at_the_next_read(
     files: PartitionFiles,
     partition: LocalPartition,
     reads: list[str],
@@ -139,7 +139,7 @@ def test_a_tail_that_was_cut_and_has_grown_past_its_end_is_read_again(
     assert log.active_end_position == log.segments[-1].size_bytes
 
 
-def test_for_a_leader_that_goes_on_at_its_end_the_log_is_not_read_again(
+def test_new_epoch_at_the_log_end_does_not_read_the_log_again(
     files: PartitionFiles, partition: LocalPartition
 ) -> None:
     look(partition)

@@ -75,7 +75,7 @@ def test_a_local_retention_that_is_not_set_is_as_the_whole(
     ("size_bytes", "bases"),
     [(30, []), (26, []), (25, [0]), (21, [0]), (20, [0, 10]), (0, [0, 10, 20, 30])],
 )
-def test_what_is_left_is_not_less_than_the_size_limit(size_bytes: int, bases: list[int]) -> None:
+def test_size_rule_leaves_at_least_the_size_limit(size_bytes: int, bases: list[int]) -> None:
     segments = log(5, 5, 5, 5, 10)
     found = due(segments, LocalLimits(size_bytes=size_bytes))
     assert found == [(base, SIZE) for base in bases]
@@ -98,12 +98,12 @@ def test_a_segment_that_stays_keeps_all_behind_it() -> None:
     assert due(log(1, 1, 1), LocalLimits(ms=100), ages_ms=(50, 500, 500)) == []
 
 
-def test_what_is_wholly_below_the_log_start_goes_without_limits() -> None:
+def test_segments_below_the_log_start_are_deleted_without_limits() -> None:
     assert due(log(5, 5, 5, 5), LocalLimits(), log_start=25) == [(0, BELOW), (10, BELOW)]
     assert due(log(5, 5, 5), LocalLimits(), log_start=9) == []
 
 
-def test_what_goes_by_one_rule_counts_for_the_others() -> None:
+def test_bytes_deleted_by_one_rule_count_for_the_others() -> None:
     limits = LocalLimits(size_bytes=10)
     assert due(log(5, 5, 5, 5), limits, log_start=10) == [(0, BELOW), (10, SIZE)]
 
@@ -163,20 +163,20 @@ def copied(
         (copied((0, 0, 14), (2, 15, 19), tier=lineage((0, 0), (2, 14))), False),
     ],
 )
-def test_only_what_the_tier_has_in_the_same_epochs_counts_as_copied(
+def test_only_offsets_in_the_tier_with_the_same_epochs_count_as_copied(
     in_tier: Copied, has: bool
 ) -> None:
     assert in_tier.has(log(5, 5, 5)[1], 0) is has
 
 
-def test_of_a_segment_only_what_is_at_or_above_the_log_start_has_to_be_in_the_tier() -> None:
+def test_only_offsets_from_the_log_start_must_be_in_the_tier() -> None:
     in_tier = copied((0, 12, 14), (2, 15, 19))
     segment = log(5, 5, 5)[1]
     assert in_tier.has(segment, 12)
     assert not in_tier.has(segment, 11)
 
 
-def test_the_first_that_is_not_copied_ends_it_but_what_is_below_the_log_start_may_go() -> None:
+def test_first_uncopied_segment_ends_deletion_except_below_the_log_start() -> None:
     segments = log(5, 5, 5, 5, 5)
     deletions = [LocalDeletion(segments[0], BELOW)]
     deletions += [LocalDeletion(segment, TIME) for segment in segments[1:4]]

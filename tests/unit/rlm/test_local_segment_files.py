@@ -87,7 +87,7 @@ def test_killed_anywhere_the_folder_is_a_log_and_the_next_pass_ends_it(
     assert names(files, 10) == {"log", "index", "timeindex", "snapshot"}
 
 
-def test_what_a_broker_left_among_its_segments_is_left_to_it(files: PartitionFiles) -> None:
+def test_files_that_a_broker_left_are_not_touched(files: PartitionFiles) -> None:
     left = [files.file(offset, ".log.deleted") for offset in (10, 15, 20, 30)]
     for path in left:
         path.write_bytes(b"x")
@@ -124,9 +124,7 @@ def test_a_folder_that_cannot_be_changed_is_named(
     assert bases(files) == [0, 10, 20]
 
 
-def test_what_another_folder_has_at_the_same_path_stays(
-    files: PartitionFiles, tmp_path: Path
-) -> None:
+def test_files_of_a_new_folder_at_the_same_path_stay(files: PartitionFiles, tmp_path: Path) -> None:
     with folder_fd(files) as fd:
         segment = list_segments(files.path)[0]
         files.path.rename(tmp_path / "away")

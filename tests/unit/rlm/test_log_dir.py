@@ -203,13 +203,13 @@ def test_dots_and_dashes_belong_to_the_topic(log_dir: Path) -> None:
         "lost+found",
     ],
 )
-def test_what_is_no_partition_of_a_users_topic_is_ignored(log_dir: Path, folder: str) -> None:
+def test_folders_of_other_kinds_and_internal_topics_are_ignored(log_dir: Path, folder: str) -> None:
     three_segments(log_dir).path.rename(log_dir / folder)
     found = find_partitions([log_dir])
     assert (found.partitions, found.problems) == ({}, [])
 
 
-def test_missing_partition_metadata_is_named_and_the_others_go_on(log_dir: Path) -> None:
+def test_missing_partition_metadata_is_named_and_others_continue(log_dir: Path) -> None:
     three_segments(log_dir)
     other = three_segments(log_dir, TopicIdPartition(uuid4(), "u", 0))
     (other.path / "partition.metadata").unlink()

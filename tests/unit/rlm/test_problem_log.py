@@ -13,7 +13,7 @@ DAMAGED = Problem(ProblemKind.CORRUPT_BATCH, "/logs/t-0/0.log", "bad CRC", 5, 1)
 @pytest.mark.parametrize(
     ("problem", "lines"), [(DAMAGED, [1, 1, 1, 1, 2]), (UNLISTED, [0, 1, 1, 1, 1])]
 )
-def test_what_ends_by_itself_is_logged_once_when_it_lasts(
+def test_temporary_problem_is_logged_once_if_it_lasts(
     caplog: pytest.LogCaptureFixture, problem: Problem, lines: list[int]
 ) -> None:
     reported = ProblemLog()

@@ -76,7 +76,7 @@ def test_many_are_asked_for_at_once(rlmm: Rlmm, monkeypatch: pytest.MonkeyPatch)
     assert [revisions.of(name) for name in NAMES] == [0, 1, 2, 3, 4]
 
 
-def test_what_is_old_is_not_announced(rlmm: Rlmm) -> None:
+def test_outdated_revision_is_not_returned(rlmm: Rlmm) -> None:
     now_s = [0.0]
     revisions = told_by(rlmm, now_s)
     revisions.poll(NAMES)
@@ -95,7 +95,7 @@ def test_the_last_answer_stays_while_rlmm_is_away(rlmm: Rlmm) -> None:
     assert revisions.of(NAMES[1]) == 1
 
 
-def test_what_is_no_longer_requested_is_forgotten(rlmm: Rlmm) -> None:
+def test_revision_no_longer_requested_is_dropped(rlmm: Rlmm) -> None:
     revisions = told_by(rlmm)
     revisions.poll(NAMES)
     revisions.poll(NAMES[2:])

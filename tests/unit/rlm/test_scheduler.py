@@ -51,7 +51,7 @@ def test_a_task_runs_at_once_and_then_once_an_interval(scheduler: Scheduler, clo
 
 
 @pytest.mark.parametrize("error", [ValueError, MemoryError, SystemExit, KeyboardInterrupt])
-def test_whatever_a_task_raises_it_is_run_again(
+def test_task_that_raises_any_error_runs_again(
     scheduler: Scheduler, clock: Clock, error: type[BaseException]
 ) -> None:
     runs: list[float] = []
@@ -169,7 +169,7 @@ def test_a_stop_returns_whether_a_task_outlasts_its_grace(scheduler: Scheduler) 
     assert scheduler.stop(DEADLINE_S)
 
 
-def test_the_ticker_runs_tasks_without_anybody_ticking() -> None:
+def test_ticker_thread_runs_tasks() -> None:
     twice = threading.Semaphore(0)
     scheduler = Scheduler("test", threads=1, interval_s=0.01, backoff=Backoff())
     scheduler.schedule("p", twice.release)
@@ -214,7 +214,7 @@ def test_the_ticker_wakes_for_a_turn_that_comes_before_the_interval(
         assert runs.acquire(timeout=DEADLINE_S)
 
 
-def test_what_waits_for_a_thread_gets_it_when_one_is_free(ticking: Scheduler) -> None:
+def test_waiting_tasks_run_when_a_thread_is_free(ticking: Scheduler) -> None:
     gate, done = threading.Event(), threading.Semaphore(0)
 
     def task() -> None:
@@ -238,7 +238,7 @@ def test_age_of_last_success_grows_until_the_next(scheduler: Scheduler, clock: C
     assert scheduler.seconds_since_last_success() == {"p": 0.0}
 
 
-def test_what_never_succeeded_ages_from_its_first_turn_on(
+def test_task_that_never_succeeded_ages_from_its_first_run(
     scheduler: Scheduler, clock: Clock
 ) -> None:
     def fail() -> None:
@@ -253,7 +253,7 @@ def test_what_never_succeeded_ages_from_its_first_turn_on(
 
 
 @pytest.mark.parametrize(("after_s", "due_s"), [(7.0, 7.0), (1e9, 30.0)])
-def test_a_pass_that_is_not_done_comes_back_when_it_said_and_is_no_success(
+def test_unfinished_pass_runs_again_after_its_delay_and_is_no_success(
     scheduler: Scheduler, clock: Clock, after_s: float, due_s: float
 ) -> None:
     runs: list[float] = []
@@ -314,7 +314,7 @@ def test_back_off_doubles_up_to_its_maximum_give_or_take_its_jitter(
     assert full_s * (1 + 0.9 * jitter) <= max(delays) <= full_s * (1 + jitter)
 
 
-def test_the_metric_of_another_pool_has_a_name_of_its_own(scheduler: Scheduler) -> None:
+def test_metric_of_another_pool_has_its_own_name(scheduler: Scheduler) -> None:
     registry = CollectorRegistry()
     registry.register(LastSuccessCollector(scheduler))
     other = replace(SECONDS_SINCE_LAST_SUCCESS, name="sediment_rlm_other")

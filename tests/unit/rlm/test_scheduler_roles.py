@@ -25,7 +25,7 @@ def tick(scheduler: Scheduler) -> None:
     assert scheduler.wait_idle(DEADLINE_S)
 
 
-def test_a_task_with_more_to_do_comes_back_at_once_behind_those_that_wait(
+def test_task_with_more_to_do_runs_again_behind_waiting_tasks(
     scheduler: Scheduler,
 ) -> None:
     runs: list[str] = []

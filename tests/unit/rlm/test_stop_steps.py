@@ -10,7 +10,7 @@ def failing() -> None:
     raise RetriableRemoteStorageError("locked")
 
 
-def test_while_rlmm_is_asked_whether_it_is_there_the_others_go_on() -> None:
+def test_other_steps_continue_during_the_check_of_rlmm() -> None:
     asked, done = Event(), Event()
 
     def is_ready() -> bool:

@@ -65,7 +65,7 @@ def test_without_a_valid_snapshot_the_log_is_walked_from_its_start(
     assert tail_of(files).last_stable_offset == 1
 
 
-def test_an_older_snapshot_is_where_the_walk_begins(files: PartitionFiles) -> None:
+def test_walk_begins_at_an_older_snapshot(files: PartitionFiles) -> None:
     files.segment(0, [batch(0, 10)])
     files.snapshot(10, {9: 3})
     files.segment(10, [marker(10, 9, COMMIT), in_transaction(11, 8)])

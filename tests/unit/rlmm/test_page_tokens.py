@@ -39,7 +39,7 @@ def test_a_token_with_any_byte_changed_is_refused(place: int, change: int) -> No
 
 
 @given(st.text(min_size=1, max_size=60))
-def test_a_token_of_nobody_is_refused(token: str) -> None:
+def test_invented_token_is_refused(token: str) -> None:
     with pytest.raises(InvalidRequestError, match="page_token"):
         decode(QUERY, token)
 

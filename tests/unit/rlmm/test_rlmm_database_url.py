@@ -25,7 +25,7 @@ def test_an_unescaped_at_is_refused_without_the_rest_of_the_password(url: str) -
 @pytest.mark.parametrize(
     "url", ["postgresql:/rlmm:tail@db/tier", "tail", "mysql://rlmm:tail@db/tier", "a:tail@db:x/t"]
 )
-def test_what_is_no_url_is_refused_without_its_text(url: str) -> None:
+def test_invalid_url_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         create_database_engine(url)
     assert "tail" not in str(caught.value)

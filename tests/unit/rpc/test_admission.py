@@ -48,7 +48,7 @@ def start(queue: AdmissionQueue, context: Context) -> ServedCall:
     return queue.start(cast(grpc.ServicerContext, context))
 
 
-def test_a_call_whose_peer_is_idle_is_cancelled_once(a_queue: MakesQueues) -> None:
+def test_call_with_an_idle_peer_is_cancelled_once(a_queue: MakesQueues) -> None:
     queue, context = a_queue(idle_timeout_s=60.0), Context()
     call = start(queue, context)
     call.waiting_since = 1000.0

@@ -108,14 +108,14 @@ SEGMENT = RemoteLogSegmentMetadata(
 
 
 @pytest.mark.parametrize("copy_leased", [True, False])
-def test_whether_a_copy_is_leased_comes_back_beside_its_metadata(copy_leased: bool) -> None:
+def test_copy_leased_survives_conversion(copy_leased: bool) -> None:
     reported = replace(SEGMENT, copy_leased=copy_leased)
     assert reported == SEGMENT
     assert metadata_from_proto(metadata_to_proto(reported)).copy_leased is copy_leased
 
 
 @given(segments())
-def test_segment_metadata_comes_back_equal(metadata: RemoteLogSegmentMetadata) -> None:
+def test_segment_metadata_is_equal_after_conversion(metadata: RemoteLogSegmentMetadata) -> None:
     over_the_wire = pb.RemoteLogSegmentMetadata.FromString(
         metadata_to_proto(metadata).SerializeToString()
     )
@@ -135,7 +135,7 @@ def test_segment_metadata_comes_back_equal(metadata: RemoteLogSegmentMetadata) -
         retention_owner=st.none() | st.sampled_from(RetentionOwner),
     )
 )
-def test_a_mutation_context_comes_back_equal(context: MutationContext) -> None:
+def test_mutation_context_is_equal_after_conversion(context: MutationContext) -> None:
     over_the_wire = pb.MutationContext.FromString(context_to_proto(context).SerializeToString())
     assert context_from_proto(over_the_wire) == context
 
@@ -196,14 +196,14 @@ STATES = st.builds(
 
 
 @given(reports())
-def test_a_report_comes_back_equal(report: PartitionReport) -> None:
+def test_report_is_equal_after_conversion(report: PartitionReport) -> None:
     message = metadata_pb.ReportPartitionStateRequest(reports=[report_to_proto(report)] * 2)
     over_the_wire = type(message).FromString(message.SerializeToString())
     assert reports_from_proto(over_the_wire.reports) == (report, report)
 
 
 @given(STATES)
-def test_a_partitions_state_comes_back_equal(state: AtRevision[PartitionState]) -> None:
+def test_partition_state_is_equal_after_conversion(state: AtRevision[PartitionState]) -> None:
     assert state_from_proto(state_to_proto(state)) == state
 
 
@@ -218,7 +218,7 @@ def test_an_outcome_has_the_report_that_it_answers_and_does_not_carry_it(
     assert report_outcome_from_proto(over_the_wire, report) == answered
 
 
-def test_a_refused_report_comes_back_as_its_error() -> None:
+def test_refused_report_converts_to_its_error() -> None:
     message = report_outcome_to_proto(ConcurrentUpdateError("report_number: 4 ..."))
     over_the_wire = metadata_pb.ReportOutcome.FromString(message.SerializeToString())
     report = PartitionReport(TP, 1, 1, 1, Lineage(), 0, 0, 0, 0, 0, 0)
@@ -245,7 +245,7 @@ def test_a_malformed_report_is_refused_by_path() -> None:
         revision=OFFSETS,
     )
 )
-def test_a_topics_settings_come_back_equal(stored: StoredTopicConfig) -> None:
+def test_topic_settings_are_equal_after_conversion(stored: StoredTopicConfig) -> None:
     message = topic_config_to_proto(stored)
     assert topic_config_from_proto(type(message).FromString(message.SerializeToString())) == stored
 
@@ -269,7 +269,7 @@ def test_a_topics_settings_come_back_equal(stored: StoredTopicConfig) -> None:
         next_page_token=st.text("abc", max_size=5),
     )
 )
-def test_a_page_of_partitions_comes_back_equal(page: PartitionPage) -> None:
+def test_page_of_partitions_is_equal_after_conversion(page: PartitionPage) -> None:
     message = partition_page_to_proto(page)
     over_the_wire = type(message).FromString(message.SerializeToString())
     assert partition_page_from_proto(over_the_wire) == page
@@ -285,7 +285,7 @@ def test_a_page_of_partitions_comes_back_equal(page: PartitionPage) -> None:
         log_start_offset=OFFSETS,
     )
 )
-def test_a_page_of_segments_comes_back_equal(page: SegmentPage) -> None:
+def test_page_of_segments_is_equal_after_conversion(page: SegmentPage) -> None:
     message = segment_page_to_proto(page)
     over_the_wire = type(message).FromString(message.SerializeToString())
     assert segment_page_from_proto(over_the_wire) == page
@@ -325,7 +325,7 @@ def copy_messages() -> list[CopyRequest]:
     return list(copy_to_proto(SEGMENT, LogSegmentData(files, chunks)))
 
 
-def test_a_copy_comes_back_with_its_files_and_chunks_in_order() -> None:
+def test_copy_keeps_its_files_and_chunks_in_order() -> None:
     metadata, data = copy_from_proto(copy_messages())
     assert metadata == SEGMENT
     assert [(f.file, f.size_bytes, f.crc32c) for f in data.files] == [
@@ -368,14 +368,14 @@ def test_every_file_but_the_transaction_index_must_be_announced(missing: Segment
         ("role", 99),
     ],
 )
-def test_what_a_fetch_does_not_serve_yet_is_refused_by_name(field: str, value: int) -> None:
+def test_fetch_field_not_served_yet_is_refused_by_name(field: str, value: int) -> None:
     message = rlm_pb.FetchRequest(max_bytes=1)
     setattr(message, field, value)
     with pytest.raises(NotServedError, match=f"^{field}"):
         fetch_request_from_proto(message)
 
 
-def test_a_segment_that_is_read_again_is_what_it_was() -> None:
+def test_segment_converted_twice_is_equal() -> None:
     message = metadata_to_proto(SEGMENT)
     assert read_segment_from_proto(message) == read_segment_from_proto(message) == SEGMENT
     other = replace(SEGMENT, custom_metadata=None)

@@ -60,7 +60,7 @@ def test_keys_are_keys_or_a_file_error(
 
 
 @given(NAMES, NAMES)
-def test_a_pattern_means_what_a_slow_matcher_says(pattern: str, name: str) -> None:
+def test_pattern_matches_like_a_simple_matcher(pattern: str, name: str) -> None:
     if not pattern.strip("*"):
         return
     text = f'[[grant]]\nidentities = ["{pattern}"]\nroles = ["reader"]\n'

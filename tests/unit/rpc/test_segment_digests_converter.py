@@ -34,7 +34,7 @@ def logs(draw: st.DrawFn) -> LogDigest:
 
 
 @given(logs(), st.dictionaries(st.sampled_from(IndexType), files))
-def test_digests_come_back_as_they_were(
+def test_digests_are_equal_after_conversion(
     log: LogDigest, indexes: dict[IndexType, FileDigest]
 ) -> None:
     digests = CopyDigests(log, indexes)
@@ -46,7 +46,7 @@ def test_a_manifest_of_an_older_service_has_no_digests() -> None:
     assert manifest_from_proto(manifest_to_proto(manifest)) == manifest
 
 
-def test_a_log_whose_chunks_are_not_counted_right_is_refused() -> None:
+def test_log_with_a_wrong_number_of_chunks_is_refused() -> None:
     message = digests_to_proto(CopyDigests(LogDigest(FileDigest(3, 1), (1,)), {}))
     message.log.chunk_crc32c.append(7)
     with pytest.raises(InvalidRequestError, match=r"log.chunk_crc32c: must be 1, are 2"):

@@ -47,7 +47,7 @@ def served(context: DeafContext) -> Iterator[ServedCall]:
 
 
 @pytest.mark.usefixtures("served")
-def test_nobody_waits_after_the_deadline_even_if_grpc_has_not_noticed(context: DeafContext) -> None:
+def test_call_is_inactive_after_its_deadline_even_before_grpc_reacts(context: DeafContext) -> None:
     assert current_call().is_active()
     context.left_s = 0
     assert not current_call().is_active()
@@ -60,9 +60,7 @@ def test_the_time_left_is_up_to_the_earlier_of_both_deadlines(context: DeafConte
     assert current_call().left_s() == 5
 
 
-def test_nobody_waits_for_a_call_that_was_cancelled(
-    context: DeafContext, served: ServedCall
-) -> None:
+def test_cancelled_call_is_inactive(context: DeafContext, served: ServedCall) -> None:
     served.cancel("the peer was idle")
     assert context.cancelled
     assert not current_call().is_active()

@@ -195,7 +195,7 @@ def test_a_key_that_follows_its_certificate_a_moment_later_is_no_warning(
     assert caplog.records == []
 
 
-def test_what_is_bad_again_is_logged_again(
+def test_file_that_becomes_bad_again_is_logged_again(
     files: TlsFiles,
     own: Certificate,
     authority: CertificateAuthority,

@@ -25,14 +25,14 @@ def test_a_chunk_is_on_the_wire_as_protobuf_writes_it(size: int, file: SegmentFi
 
 @pytest.mark.parametrize("file", SegmentFile)
 @pytest.mark.parametrize("size", SIZES)
-def test_a_chunk_comes_back(size: int, file: SegmentFile) -> None:
+def test_chunk_is_equal_after_conversion(size: int, file: SegmentFile) -> None:
     chunk = SegmentChunk(file, b"\x12" * size)
     back = request_from_wire(copied_chunk_to_wire(chunk))
     assert isinstance(back, SegmentChunk)
     assert (back.file, back.data) == (chunk.file, chunk.data)
 
 
-def test_what_is_no_chunk_is_left_to_protobuf() -> None:
+def test_other_messages_are_left_to_protobuf() -> None:
     header = pb.CopyLogSegmentDataRequest(header=pb.CopyLogSegmentHeader())
     assert request_from_wire(request_to_wire(header)) == header
     assert request_from_wire(b"") == pb.CopyLogSegmentDataRequest()
@@ -56,7 +56,7 @@ SIZE, FILE, DATA = WHOLE[1:2], WHOLE[2:4], WHOLE[4:]
         pytest.param(b"\x12\x88\x00" + FILE + DATA, id="a length in more bytes than it needs"),
     ],
 )
-def test_what_else_protobuf_may_write_means_what_it_means_to_protobuf(wire: bytes) -> None:
+def test_other_encodings_are_read_like_protobuf(wire: bytes) -> None:
     expected = pb.CopyLogSegmentDataRequest.FromString(wire)
     found = request_from_wire(wire)
     assert (message_of(found) if isinstance(found, SegmentChunk) else found) == expected

@@ -17,7 +17,7 @@ def test_a_chunk_is_on_the_wire_as_protobuf_writes_it(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_chunk_comes_back(size: int) -> None:
+def test_chunk_is_equal_after_conversion(size: int) -> None:
     data = b"\x0a" * size
     assert fetched_chunk_from_wire(fetched_chunk_to_wire(data)) == data
 
@@ -32,9 +32,7 @@ def test_a_chunk_comes_back(size: int) -> None:
         pytest.param(b"\x0a\x84\x00data", b"data", id="a length in more bytes than it needs"),
     ],
 )
-def test_what_else_protobuf_may_write_means_what_it_means_to_protobuf(
-    wire: bytes, data: bytes
-) -> None:
+def test_other_encodings_are_read_like_protobuf(wire: bytes, data: bytes) -> None:
     assert fetched_chunk_from_wire(wire) == data == pb.FetchLogSegmentResponse.FromString(wire).data
 
 

@@ -38,7 +38,7 @@ def test_of_a_store_that_drips_no_chunk_takes_longer_than_some_seconds() -> None
         assert max(store.took_s[1:]) < 3
 
 
-def test_what_dripped_for_a_moment_is_read_in_large_chunks_again() -> None:
+def test_briefly_slow_read_returns_to_large_chunks() -> None:
     store = Store(1000)
     sizes = []
     for chunk in read_chunks(store.read, 4 * MIB, "what", lambda: store.clock.now_s):

@@ -81,7 +81,7 @@ def two_copies(rsm: Rsm) -> TwoCopies:
     return TwoCopies(metadata, first, second, gone)
 
 
-def test_a_copy_whose_caller_left_waits_for_no_other_and_leaves_nothing(
+def test_copy_of_a_cancelled_call_does_not_wait_and_leaves_nothing(
     rsm: Rsm,
     two_copies: TwoCopies,
 ) -> None:

@@ -111,7 +111,7 @@ def test_an_object_takes_no_more_buffers_than_it_can_send_at_once(tmp_path: Path
     assert buffers.most_out <= 3
 
 
-def test_a_caller_who_is_gone_waits_for_no_buffer() -> None:
+def test_cancelled_call_does_not_wait_for_a_buffer() -> None:
     buffers = PartBuffers(1, 8, wait_timeout_ms=3_600_000)
     buffers.take()
     gone = Call("actor", "id", is_active=lambda: False)
@@ -158,7 +158,7 @@ def refuses(uploader: Uploader) -> bool:
 
 
 @pytest.mark.parametrize(("size", "what"), [(2 * MIB, "part 2 of key"), (MIB, "key")])
-def test_what_changes_in_memory_is_not_written(tmp_path: Path, size: int, what: str) -> None:
+def test_bytes_changed_in_memory_are_not_written(tmp_path: Path, size: int, what: str) -> None:
     """A part, or an object of one, is held to the bytes that came, not to those that are sent."""
     content = some_bytes(size)
     digest = RunningDigest()

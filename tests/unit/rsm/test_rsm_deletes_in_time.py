@@ -179,7 +179,7 @@ def test_finished_copies_fill_requests_and_each_request_ends_some(
         assert are_manifests == sorted(are_manifests, reverse=True)
 
 
-def test_at_a_low_pace_each_call_says_in_time_what_is_gone(
+def test_slow_deletes_report_progress_before_each_deadline(
     store: SlowStore, clock: MovedClock
 ) -> None:
     left = finished()

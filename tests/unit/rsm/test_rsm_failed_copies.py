@@ -81,7 +81,7 @@ def test_it_is_removed_though_the_caller_has_left(
     assert not list(store.list_keys(PREFIX))
 
 
-def test_it_is_removed_ahead_of_what_waits_to_be_deleted(
+def test_failed_copy_is_removed_ahead_of_other_deletes(
     rsm: ObjectRemoteStorageManager, store: FilesystemStorage, clock: MovedClock
 ) -> None:
     delete_many(rsm)

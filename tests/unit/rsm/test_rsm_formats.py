@@ -139,7 +139,7 @@ def test_keys_are_made_as_the_layout_says(metadata: RemoteLogSegmentMetadata) ->
 
 
 @given(custom_metadatas)
-def test_custom_metadata_comes_back_as_it_was(custom_metadata: CustomMetadata) -> None:
+def test_custom_metadata_is_equal_after_parsing(custom_metadata: CustomMetadata) -> None:
     assert CustomMetadata.from_bytes(custom_metadata.to_bytes()) == custom_metadata
 
 
@@ -183,12 +183,12 @@ def test_indexes_stand_one_after_another(custom_metadata: CustomMetadata) -> Non
 
 
 @given(manifests)
-def test_a_manifest_comes_back_as_it_was(manifest: Manifest) -> None:
+def test_manifest_is_equal_after_parsing(manifest: Manifest) -> None:
     assert Manifest.from_bytes(manifest.to_bytes(), "key") == manifest
 
 
 @given(manifests)
-def test_custom_metadata_has_the_digest_of_the_manifest_as_it_was_written(
+def test_custom_metadata_has_the_digest_of_the_stored_manifest_bytes(
     manifest: Manifest,
 ) -> None:
     written = manifest.to_bytes()
@@ -217,7 +217,7 @@ def test_a_manifest_of_another_version_is_refused(manifest: Manifest) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"null", b"\xff", b'{"version": 1}'])
-def test_what_is_no_manifest_is_refused(data: bytes) -> None:
+def test_bytes_that_are_no_manifest_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptSegmentError):
         Manifest.from_bytes(data, "key")
 
@@ -312,7 +312,7 @@ def test_the_longest_manifest_that_is_written_is_read_back() -> None:
         ),
     ],
 )
-def test_a_segment_whose_manifest_would_be_too_long_is_not_copied(
+def test_segment_with_too_long_a_manifest_is_not_copied(
     metadata: RemoteLogSegmentMetadata, field: str, tmp_path: Path
 ) -> None:
     manager = build_manager(RsmSettings(backend="filesystem", directory=tmp_path))
@@ -324,7 +324,7 @@ def test_a_segment_whose_manifest_would_be_too_long_is_not_copied(
         assert sorted(tmp_path.rglob("*")) == present
 
 
-def test_what_nests_deeper_than_any_manifest_is_refused() -> None:
+def test_too_deeply_nested_manifest_is_refused() -> None:
     assert not require_usable_or_refused(b"[" * 100_000)
 
 

@@ -152,7 +152,7 @@ def test_readers_that_miss_at_once_cause_one_request(world: World) -> None:
     assert len(world.store.reads) == 1
 
 
-def test_a_reader_who_leaves_ends_no_other_readers_wait(world: World) -> None:
+def test_cancelled_reader_does_not_end_other_readers_wait(world: World) -> None:
     segment, has_left = world.copy(), Event()
     world.store.gate.clear()
 

@@ -82,7 +82,7 @@ def test_a_stream_is_as_fast_in_its_middle_as_at_its_ends(clock: MovedClock) -> 
     assert max(gaps) == pytest.approx(0.1, abs=0.01)
 
 
-def test_what_was_not_used_is_saved_for_a_moment_only(clock: MovedClock) -> None:
+def test_unused_rate_is_saved_only_briefly(clock: MovedClock) -> None:
     rate = ByteRate(10 * MIB, clock.waiter)
     clock.move(3600)
     began_s = clock.now_s
@@ -106,7 +106,7 @@ def test_no_rate_is_no_wrapper(clock: MovedClock) -> None:
     assert ByteRate(0, clock.waiter).limited(chunks) is chunks
 
 
-def test_closing_a_limited_stream_closes_what_it_reads(clock: MovedClock) -> None:
+def test_closing_a_limited_stream_closes_its_source(clock: MovedClock) -> None:
     closed = Event()
 
     def chunks() -> Iterator[bytes]:
@@ -123,7 +123,7 @@ def test_closing_a_limited_stream_closes_what_it_reads(clock: MovedClock) -> Non
     assert closed.is_set()
 
 
-def test_a_caller_who_is_gone_waits_no_longer(clock: MovedClock) -> None:
+def test_cancelled_call_stops_waiting_for_its_rate(clock: MovedClock) -> None:
     stream = ByteRate(1, clock.waiter).limited(mebibytes(2))
     next(stream)
     began_s = clock.now_s
@@ -164,7 +164,7 @@ def test_deletes_never_go_above_the_limit(clock: MovedClock) -> None:
     assert 70_000 / (clock.now_s - began_s) < 3500 * 1.05
 
 
-def test_the_rate_halves_while_the_store_is_overloaded_and_comes_back(clock: MovedClock) -> None:
+def test_rate_halves_while_the_store_is_overloaded_and_recovers(clock: MovedClock) -> None:
     pace = DeletePace(3200, clock.waiter)
     pace.slow_down(pace.take(1, lambda: True))
     assert pace.keys_per_s == 1600
@@ -232,7 +232,7 @@ def test_a_store_that_stays_busy_is_asked_a_bounded_number_of_times(clock: Moved
     assert 1.12 <= clock.now_s - began_s <= 1.7
 
 
-def test_keys_whose_caller_is_gone_are_not_deleted_again(clock: MovedClock) -> None:
+def test_keys_of_a_cancelled_call_are_not_retried(clock: MovedClock) -> None:
     store = BusyStore(busy)
     with serving(Call("actor", "id", is_active=lambda: not store.asked)):
         failures = deletes(clock).delete(store, ["a"])
@@ -241,7 +241,7 @@ def test_keys_whose_caller_is_gone_are_not_deleted_again(clock: MovedClock) -> N
 
 
 @pytest.mark.deep
-def test_the_pace_comes_back_after_a_store_was_busy_for_long() -> None:
+def test_pace_recovers_after_a_long_overload_of_the_store() -> None:
     """Eight callers, of which each waits for half a minute and asks again."""
     clock = SharedClock(callers=8)
     began_s = clock.now_s
@@ -315,7 +315,7 @@ def test_pauses_that_outlast_the_end_of_the_service_take_their_time() -> None:
     assert times_looked <= 4
 
 
-def test_what_a_throttled_process_could_not_ask_for_is_not_deleted(clock: MovedClock) -> None:
+def test_keys_throttled_past_their_call_are_not_deleted(clock: MovedClock) -> None:
     store = BusyStore(lambda keys: {})
     slow = deletes(clock, rate=1)
     slow.delete(store, ["a"] * 1000)

@@ -131,7 +131,7 @@ def test_a_key_file_that_cannot_be_used_is_named(
         build_locations(listing(OLD + files))
 
 
-def test_a_bucket_beside_a_directory_needs_credentials_of_its_own(tmp_path: Path) -> None:
+def test_bucket_beside_a_directory_needs_its_own_credentials(tmp_path: Path) -> None:
     file = tmp_path / "locations.toml"
     file.write_text(OLD)
     settings = RsmSettings(

@@ -55,7 +55,7 @@ def test_a_missing_manifest_is_asked_for_once_in_a_while(tmp_path: Path) -> None
     assert store.gets == 2
 
 
-def test_what_is_missing_is_remembered_up_to_a_number(tmp_path: Path) -> None:
+def test_number_of_cached_missing_manifests_is_limited(tmp_path: Path) -> None:
     store = CountingStore(tmp_path)
     location = Location(1, store, "tier/")
     rsm = ObjectRemoteStorageManager(location, PartBuffers(2, 64 * 1024, 60_000), upload_threads=1)

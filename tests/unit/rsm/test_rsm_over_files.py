@@ -77,7 +77,7 @@ def test_a_copy_makes_no_root(tmp_path: Path) -> None:
         assert not root.exists()
 
 
-def test_the_manifest_says_where_each_index_is(
+def test_manifest_has_the_position_of_each_index(
     rsm: ObjectRemoteStorageManager, tmp_path: Path
 ) -> None:
     files = Files(b"log")
@@ -114,7 +114,7 @@ def test_more_copies_than_buffers_come_through_one_after_another(
         assert fetched(rsm, copied(rsm, files)) == files.log
 
 
-def test_buffers_come_back_from_copies_that_fail(rsm: ObjectRemoteStorageManager) -> None:
+def test_failed_copies_release_their_buffers(rsm: ObjectRemoteStorageManager) -> None:
     files = Files(some_bytes(5 * PART))
     for taken in range(12):
         data = LogSegmentData(files.headers(), list(files.chunks(PART // 2))[:taken])
@@ -123,7 +123,7 @@ def test_buffers_come_back_from_copies_that_fail(rsm: ObjectRemoteStorageManager
     assert fetched(rsm, copied(rsm, files)) == files.log
 
 
-def test_a_manifest_whose_objects_are_gone_is_not_taken_for_a_copy(
+def test_manifest_without_its_objects_does_not_count_as_a_copy(
     rsm: ObjectRemoteStorageManager, tmp_path: Path
 ) -> None:
     files, metadata = Files(b"log"), a_segment()
@@ -168,7 +168,7 @@ def test_a_log_shorter_than_it_was_is_corrupt(
 
 
 @pytest.mark.parametrize("log_size", [100, 5 * PART])
-def test_a_copy_whose_caller_left_after_the_last_chunk_leaves_nothing(
+def test_copy_cancelled_after_the_last_chunk_leaves_nothing(
     rsm: ObjectRemoteStorageManager, tmp_path: Path, log_size: int
 ) -> None:
     files, left = Files(some_bytes(log_size)), Event()
@@ -263,7 +263,7 @@ def test_a_location_that_is_away_is_asked_once_for_a_batch_and_holds_up_no_named
     assert not files_in(tmp_path)
 
 
-def test_what_is_named_goes_before_anything_is_listed(tmp_path: Path) -> None:
+def test_named_objects_are_deleted_before_any_listing(tmp_path: Path) -> None:
     class Watched(FilesystemStorage):
         def list_uploads(self, prefix: str) -> Iterator[Upload]:
             left_when_listed.append(files_in(tmp_path))
@@ -276,7 +276,7 @@ def test_what_is_named_goes_before_anything_is_listed(tmp_path: Path) -> None:
     assert left_when_listed == [[]]
 
 
-def test_nothing_is_listed_for_a_caller_who_left(tmp_path: Path) -> None:
+def test_nothing_is_listed_for_a_cancelled_call(tmp_path: Path) -> None:
     backend = Away(tmp_path)
     with (
         closing(manager_over(backend)) as rsm,
@@ -322,7 +322,7 @@ def test_a_prefix_is_exact_and_need_not_end_at_a_directory(tmp_path: Path) -> No
     assert len(list(backend.list_keys(""))) == 4
 
 
-def test_what_cannot_be_listed_does_not_count_as_deleted(tmp_path: Path) -> None:
+def test_unreadable_folder_does_not_count_as_deleted(tmp_path: Path) -> None:
     metadata = a_segment()
     with closing(manager_over(FilesystemStorage(tmp_path))) as rsm:
         rsm.delete_log_segment_data(metadata)  # no folder at all: nothing is there

@@ -123,11 +123,11 @@ def test_however_a_read_is_cut_it_is_verified_and_comes_out_unchanged(
         (3 * MIB + 1, SIZE - 1, False),
     ],
 )
-def test_what_has_a_whole_chunk(start: int, end: int, whole: bool) -> None:
+def test_range_has_a_whole_chunk(start: int, end: int, whole: bool) -> None:
     assert has_whole_chunk(start, end, SIZE) is whole
 
 
-def test_a_read_that_is_closed_closes_what_it_reads(tmp_path: Path, location: Location) -> None:
+def test_closing_a_read_closes_its_source(tmp_path: Path, location: Location) -> None:
     segment = a_copy(tmp_path, some_bytes(SIZE))
     pieces = cut(some_bytes(SIZE), [MIB])
     one = ReadVerification("always", MIB).of(location, segment, found(segment))
@@ -152,7 +152,7 @@ def test_readers_that_miss_at_once_cause_one_read_of_the_manifest(
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["the manifest", "no manifest"])
-def test_a_reader_who_leaves_ends_no_other_readers_wait(
+def test_cancelled_reader_does_not_end_other_readers_wait(
     tmp_path: Path, store: CountingStore, location: Location, is_there: bool
 ) -> None:
     segment = a_copy(tmp_path, some_bytes(SIZE))
@@ -219,7 +219,7 @@ def test_digests_that_are_larger_than_the_cache_are_not_kept(
     assert store.gets == 2
 
 
-def test_digests_are_of_one_attempt_and_of_what_it_copied(
+def test_digests_must_match_the_attempt_and_its_metadata(
     tmp_path: Path, location: Location
 ) -> None:
     segment = a_copy(tmp_path, some_bytes(SIZE))

@@ -67,7 +67,7 @@ def test_the_end_of_the_service_ends_a_pause(clock: MovedClock) -> None:
     assert len(store.asked_s) == 1
 
 
-def test_a_caller_who_leaves_in_a_pause_ends_it(clock: MovedClock) -> None:
+def test_cancelled_call_ends_the_pause_before_a_retry(clock: MovedClock) -> None:
     store = BrokenStore(clock)
     began_s = clock.now_s
     with (

@@ -60,7 +60,7 @@ def test_an_answer_is_described_by_code_and_status(
     assert type(error_for(code, status, "PUT a/key")) is error
 
 
-def test_what_the_sdk_refuses_to_send_is_reported_in_its_words() -> None:
+def test_request_refused_by_the_sdk_keeps_its_message() -> None:
     with (
         pytest.raises(RetriableRemoteStorageError, match=r"listing tier/: .*invalid bucket name"),
         s3_errors("listing tier/"),

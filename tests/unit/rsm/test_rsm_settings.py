@@ -19,7 +19,7 @@ S3 = {
 
 
 @pytest.mark.parametrize("name", ["endpoint", "region", "bucket"])
-def test_what_s3_needs_and_lacks_is_named(name: str) -> None:
+def test_missing_s3_setting_is_named(name: str) -> None:
     given = {key: value for key, value in S3.items() if key != name}
     with pytest.raises(ValidationError, match=f"RSM_BACKEND=s3 also needs RSM_{name.upper()}"):
         RsmSettings.model_validate(given)
@@ -57,7 +57,7 @@ WITHOUT_KEYS = {key: value for key, value in S3.items() if not key.endswith("_ke
         ({"credentials": "vault"}, "credentials"),
     ],
 )
-def test_each_source_of_credentials_names_what_it_needs_and_what_it_ignores(
+def test_each_credentials_source_names_missing_and_unused_settings(
     given: dict[str, str], said: str
 ) -> None:
     with pytest.raises(ValidationError, match=said) as caught:
