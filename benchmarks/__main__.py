@@ -40,6 +40,7 @@ from benchmarks.rlmm import (
     one_partition,
     ready,
     transitions,
+    watch_delay,
 )
 
 BENCHMARKS: dict[str, Callable[[], Result]] = {
@@ -59,6 +60,7 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "rlmm_one_partition": one_partition.run,
     "rlmm_ready": ready.run,
     "rlmm_memory": memory.run,
+    "rlmm_watch_delay": watch_delay.run,
     "rlm_ship": rlm_ship.run,
     "rlm_idle": rlm_idle.run,
     "rlm_outage": rlm_outage.run,

@@ -1,7 +1,9 @@
 """Test watches of partitions over several RLMMs, and what ends them."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from uuid import UUID, uuid4
 
@@ -12,7 +14,7 @@ from sqlalchemy import Connection, Engine, text
 
 from services.api.errors import RetriableRemoteStorageError, ThrottledError
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import PartitionLeadership
+from services.api.remote_log_metadata_manager import PartitionLeadership, all_segments
 from services.api.segment_batches import SegmentAddition, SegmentScan
 from services.api.watches import HEARTBEAT_S, PartitionUpdate, WatchedPartition, WatchUpdate
 from services.common.client_security import PLAINTEXT
@@ -20,7 +22,7 @@ from services.common.settings import ServiceSettings
 from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
-from services.rlmm.watches import MAX_PENDING, Reader, Snapshot, Watch, read_changes
+from services.rlmm.watch_reader import MAX_PENDING, Reader, Snapshot, Watch, read_changes
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.server.server import Service, start_grpc
@@ -31,6 +33,8 @@ from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
 NAME = "tieredstorage.v1.RemoteLogMetadataManager"
 MANY = 50
+WRITERS = 8
+SEGMENTS_OF_WRITER = 20
 
 Watching = Generator[WatchUpdate, None, None]
 
@@ -207,7 +211,7 @@ def test_a_watcher_that_is_too_slow_is_ended_and_resumes(
     tp: TopicIdPartition,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("services.rlmm.watches.MAX_PENDING", 20)
+    monkeypatch.setattr("services.rlmm.watch_reader.MAX_PENDING", 20)
     with watching(rlmm, tp) as slow, watching(rlmm, tp) as quick:
         additions = [SegmentAddition(segment(tp, offset, offset)) for offset in range(15)]
         other_rlmm.add_remote_log_segment_metadata_batch(additions)
@@ -315,6 +319,36 @@ def test_fifty_watches_take_no_thread_from_other_calls(
             next(one_more)
     assert eventually(lambda: first_of(client, tp)).partitions[0].revision == 2
     eventually(lambda: REGISTRY.get_sample_value("sediment_rlmm_watches") == 0)
+
+
+@pytest.mark.deep
+def test_fifty_watches_get_each_change_of_eight_writers_once(
+    rlmm: SqlRemoteLogMetadataManager,
+    client: RemoteLogMetadataManagerClient,
+    tp: TopicIdPartition,
+) -> None:
+    tps = [TopicIdPartition(tp.topic_id, tp.topic, number) for number in range(WRITERS)]
+
+    def write(own: TopicIdPartition) -> None:
+        for number in range(SEGMENTS_OF_WRITER):
+            finished(rlmm, own, 10 * number, 10 * number + 9)
+
+    def segments_of(updates: Watching) -> list[UUID]:
+        found: list[UUID] = []
+        while len(found) < WRITERS * SEGMENTS_OF_WRITER:
+            for partition in next(updates).partitions:
+                assert not partition.everything
+                found += [segment.id for segment in partition.segments]
+        return found
+
+    with many_watches(client, tps) as watches, ThreadPoolExecutor(MANY + WRITERS) as pool:
+        delivered = pool.map(segments_of, watches)
+        list(pool.map(write, tps))
+        reported = list(delivered)
+    ids = [row.remote_log_segment_id.id for own in tps for row in all_segments(rlmm, own)]
+    assert len(ids) == WRITERS * SEGMENTS_OF_WRITER
+    for each in reported:
+        assert Counter(each) == Counter(ids)
 
 
 def first_of(client: RemoteLogMetadataManagerClient, tp: TopicIdPartition) -> WatchUpdate:
