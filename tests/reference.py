@@ -18,7 +18,7 @@ from services.rlm import collectors, metrics
 from services.rlm.collectors import TopicGauge
 from services.rlm.metrics import TopicCounter
 from services.rlm.settings import RlmSettings
-from services.rlmm import watches
+from services.rlmm import watch_reader, watches
 from services.rlmm.settings import RlmmSettings
 from services.rpc.server import access, interceptor, transport
 from services.rsm import direct, fetch
@@ -34,6 +34,7 @@ _MODULES = (
     metrics,
     collectors,
     watches,
+    watch_reader,
 )
 """Those that declare metrics."""
 

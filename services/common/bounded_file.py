@@ -1,10 +1,16 @@
-"""Read files from outside, up to a limit."""
+"""Read files from outside, up to a limit; an error about a secret never has its content."""
 
 import errno
 from pathlib import Path
 
 MAX_PEM_BYTES = 1024 * 1024
 """The limit of certificates and keys; the authorities of an operating system take a quarter."""
+
+MAX_SECRET_BYTES = 64 * 1024
+
+
+class SecretFileError(Exception):
+    """The file holds no secret that can be used; the message names it and says why."""
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:
@@ -18,3 +24,23 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"has over {max_bytes} bytes", str(path))
     return content
+
+
+def read_secret(path: Path) -> str:
+    """Read a secret without the newline at its end.
+
+    Raises:
+        SecretFileError: the file cannot be read, is not UTF-8, is empty or too large.
+    """
+    try:
+        content = read_bounded(path, MAX_SECRET_BYTES)
+    except OSError as e:
+        raise SecretFileError(f"{path}: cannot be read: {e.strerror or type(e).__name__}") from None
+    try:
+        secret = content.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError:
+        # No cause is attached: it has the content.
+        raise SecretFileError(f"{path}: is not UTF-8") from None
+    if not secret.strip():
+        raise SecretFileError(f"{path}: is empty")
+    return secret

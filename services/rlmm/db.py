@@ -41,8 +41,8 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.common.bounded_file import SecretFileError, read_secret
 from services.common.failpoints import failpoint
-from services.common.secret_file import SecretFileError, read_secret
 from services.rlmm.rows import SEGMENT_COLUMNS
 from services.rlmm.shares import ConnectionShares
 

@@ -17,7 +17,7 @@ from minio.credentials.providers import (
 )
 from urllib3 import PoolManager
 
-from services.common.secret_file import SecretFileError, read_secret
+from services.common.bounded_file import SecretFileError, read_secret
 from services.rsm.active_copies import Waiter
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import StorageBackend

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Connection
 
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm import epoch_index, lookups, watches
+from services.rlmm import epoch_index, lookups, watch_reader
 from services.rlmm.db import create_database_engine
 from services.rlmm.listings import PageShape, SegmentQuery, page_statement, page_values
 from tests.harness.rlmm_history import OFFSETS_PER_SEGMENT, LongHistory, store_long_history
@@ -123,7 +123,7 @@ def read_of_watches(history: LongHistory) -> Cost:
         SELECT %(topic_id)s, %(partition)s, n, 'SEGMENT', '', '', '', 1, n
         FROM generate_series(1, %(count)s) AS n"""
     values = {"topic_id": history.tp.topic_id, "partition": history.tp.partition}
-    statement = watches.CHANGES.replace("%(next_id)s", "$1").replace("%(unfinished)s", "$2")
+    statement = watch_reader.CHANGES.replace("%(next_id)s", "$1").replace("%(unfinished)s", "$2")
     engine = create_database_engine(history.database_url)
     with engine.connect() as connection:
         connection.exec_driver_sql(events, {**values, "count": history.count})

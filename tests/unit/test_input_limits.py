@@ -11,8 +11,8 @@ import pytest
 from services.api.errors import CorruptSegmentError, InvalidRequestError
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
+from services.common.bounded_file import SecretFileError, read_secret
 from services.common.client_security import ClientSecurity
-from services.common.secret_file import SecretFileError, read_secret
 from services.local.certificates import CertificateAuthority
 from services.rlm.fetch.index_cache import IndexFileLimits, IndexFiles, RemoteIndexCache
 from services.rlm.kafka_admin.deleted_topics import read_cluster_id

@@ -7,8 +7,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from services.common.bounded_file import MAX_PEM_BYTES, read_bounded
-from services.common.secret_file import SecretFileError, read_secret
+from services.common.bounded_file import (
+    MAX_PEM_BYTES,
+    SecretFileError,
+    read_bounded,
+    read_secret,
+)
 
 
 class KafkaSecurityError(Exception):

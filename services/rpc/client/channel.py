@@ -13,8 +13,8 @@ from typing import Any, Self, TypeAlias, cast
 import grpc
 
 from services.api.errors import InvalidRequestError
+from services.common.bounded_file import SecretFileError, read_secret
 from services.common.client_security import ClientSecurity, each_address
-from services.common.secret_file import SecretFileError, read_secret
 from services.rpc.client.balanced import BalancedChannel
 from services.rpc.statuses import Peer
 from services.rpc.tls import POLL_INTERVAL_S, ReloadedTls, TlsFileError, TlsFiles, TlsMaterial

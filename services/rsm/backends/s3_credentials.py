@@ -14,7 +14,7 @@ from minio.credentials.credentials import Credentials
 from minio.credentials.providers import Provider
 
 from services.api.errors import RetriableRemoteStorageError
-from services.common.secret_file import SecretFileError, read_secret
+from services.common.bounded_file import SecretFileError, read_secret
 
 SETTLED_S = 1.0
 """How long changed files must stay the same: until then one may be new and the other one old."""

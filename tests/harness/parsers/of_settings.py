@@ -15,7 +15,7 @@ from minio.credentials.providers import (
 )
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.common.secret_file import SecretFileError, read_secret
+from services.common.bounded_file import SecretFileError, read_secret
 from services.local.certificates import CertificateAuthority
 from services.rlm.kafka_admin.security import (
     KafkaSecurity,

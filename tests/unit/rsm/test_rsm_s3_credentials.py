@@ -11,7 +11,7 @@ from minio.credentials.credentials import Credentials
 from minio.credentials.providers import Provider
 
 from services.api.errors import RetriableRemoteStorageError
-from services.common.secret_file import MAX_SECRET_BYTES, SecretFileError, read_secret
+from services.common.bounded_file import MAX_SECRET_BYTES, SecretFileError, read_secret
 from services.rsm.active_copies import Waiter
 from services.rsm.backends.s3 import S3Storage, http_pool
 from services.rsm.backends.s3_credentials import (
