@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from services.cli.main import COMMANDS, app, load
 from services.local.stack import own_environment
 from services.rlmm.schema import known_revision
+from tests.harness.sediment_command import sediment, sediment_process
 
 # What a command needs it imports itself: help is for people who wait for it.
 HELP_AND_WHAT_IT_IMPORTED = """
@@ -33,10 +34,6 @@ def run(*command: str) -> "subprocess.CompletedProcess[str]":
         timeout=60,
         check=False,
     )
-
-
-def sediment(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return run("-m", "services.cli", *arguments)
 
 
 def test_help_imports_no_library_and_no_service() -> None:
@@ -70,7 +67,7 @@ def test_every_command_explains_itself(name: str) -> None:
 
 
 def test_help_shows_the_first_sentence_of_every_command_in_full() -> None:
-    _, commands = sediment("--help").stdout.split("Commands:")
+    _, commands = sediment_process("--help").stdout.split("Commands:")
     assert "..." not in commands
 
 

@@ -35,7 +35,7 @@ def log_dir(tmp_path: Path) -> Path:
     return write_log_dir(tmp_path / "logs")
 
 
-@pytest.fixture(params=["python", "java"])
+@pytest.fixture(params=["python", pytest.param("java", marks=pytest.mark.deep)])
 def command(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
     """Return a command that takes the lock of the given file and prints whether it has it."""
     if request.param == "python":

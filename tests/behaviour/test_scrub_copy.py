@@ -108,7 +108,8 @@ def a_copy(rsm: ObjectRemoteStorageManager, settings: RsmSettings, files: Files)
     return Copy(rsm, build_backend(settings), metadata, keys, reported.digests, reported.attempt)
 
 
-@pytest.fixture(params=["filesystem", "s3"])
+# The findings do not depend on the store, and a copy over S3 takes ten times the CPU.
+@pytest.fixture(params=["filesystem", pytest.param("s3", marks=pytest.mark.deep)])
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> RsmSettings:
     if request.param == "s3":
         return settings_for(request.getfixturevalue("s3"), {"verify_reads": "off"})

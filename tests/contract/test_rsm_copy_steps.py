@@ -81,7 +81,7 @@ class Store:
         return everything_in(self.backend, self.prefix)()
 
 
-@pytest.fixture(params=["files", "s3"])
+@pytest.fixture(params=["files", pytest.param("s3", marks=pytest.mark.deep)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "files":
         return Store(FilesystemStorage(tmp_path), f"{secrets.token_hex(8)}/", 64 * 1024)
