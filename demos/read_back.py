@@ -13,7 +13,7 @@ from services.api.remote_log_manager import (
     RecordSource,
     RemoteLogManager,
 )
-from services.rlm.kafka_log.batches import Batch, BatchError, FileWindow, walk_batches
+from services.records.batches import Batch, BatchError, FileWindow, walk_batches
 from services.rlm.kafka_log.partition_dir import list_segments
 
 FETCH_BYTES = 8 * 1024 * 1024

@@ -27,7 +27,7 @@ from services.common.inflate import (
     InflatedTooLargeError,
     inflate,
 )
-from services.rlm.kafka_log.batches import HEADER_BYTES, Batch, BatchError, walk_batches
+from services.records.batches import HEADER_BYTES, Batch, BatchError, walk_batches
 
 FETCH_BYTES = 1024 * 1024
 

@@ -15,7 +15,7 @@ from demos.stage import SPARE_BYTES, check_room, link_log_dir, unlink_segments
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import all_descriptions
 from services.cli.output import EXIT_FAILED, CommandError
-from services.rlm.kafka_log.batches import FileWindow, walk_batches
+from services.records.batches import FileWindow, walk_batches
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.harness.demos import running_demo
 from tests.harness.eventually import eventually

@@ -13,7 +13,7 @@ from services.api.remote_log_manager import (
     RecordSource,
     RemoteLogManager,
 )
-from services.rlm.kafka_log.batches import walk_batches
+from services.records.batches import walk_batches
 from services.rlm.kafka_log.transactions import Marker, control_marker
 from tests.harness.kafka_client import Record
 

@@ -10,7 +10,7 @@ from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_storage_manager import SegmentFile
 from services.api.segments import MAX_SEGMENT_SIZE_IN_BYTES, SegmentLeaderEpoch
 from services.api.validation import INT32_MAX
-from services.rlm.kafka_log.batches import Batch, BatchError, FileWindow, walk_batches
+from services.records.batches import Batch, BatchError, FileWindow, walk_batches
 from services.rlm.kafka_log.indexes import SegmentIndexes
 from services.rlm.kafka_log.partition_dir import (
     LEADER_EPOCH_CHECKPOINT,

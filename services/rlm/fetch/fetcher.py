@@ -22,6 +22,7 @@ from services.api.remote_log_manager import (
 )
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.retry import RETRIABLE_ERRORS
+from services.records.batches import Batch, BatchError
 from services.rlm.fetch.index_cache import damaged
 from services.rlm.fetch.segment_reader import (
     LostSegmentError,
@@ -29,7 +30,6 @@ from services.rlm.fetch.segment_reader import (
     TierRead,
     local_batches,
 )
-from services.rlm.kafka_log.batches import Batch, BatchError
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LocalSegment, LogFileError, SegmentVanishedError
 from services.rlm.metrics import TopicCounts

@@ -33,9 +33,13 @@ from services.api.remote_storage_manager import (
 )
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.failpoints import failpoint
-from services.rlm.kafka_log.indexes import TIME_ENTRY, OffsetIndex
-from services.rlm.kafka_log.partition_dir import MAX_SIDE_FILE_BYTES, open_transactions
-from services.rlm.kafka_log.transactions import parse_aborted_txns
+from services.records.index_files import (
+    TIME_ENTRY,
+    OffsetIndex,
+    open_transactions,
+    parse_aborted_txns,
+)
+from services.rlm.kafka_log.partition_dir import MAX_SIDE_FILE_BYTES
 from services.rlm.metrics import (
     DAMAGED,
     EVICTIONS,

@@ -16,8 +16,7 @@ from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT64_MAX
 from services.common.fair_queue import FairQueue, Slot
-from services.rlm.fetch.index_cache import RemoteIndexCache
-from services.rlm.kafka_log.batches import (
+from services.records.batches import (
     Batch,
     BatchError,
     FileWindow,
@@ -26,7 +25,8 @@ from services.rlm.kafka_log.batches import (
     verified,
     walk_batches,
 )
-from services.rlm.kafka_log.indexes import OFFSET_ENTRY
+from services.records.index_files import OFFSET_ENTRY
+from services.rlm.fetch.index_cache import RemoteIndexCache
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LocalSegment, reading_segment
 from services.rlm.metrics import (

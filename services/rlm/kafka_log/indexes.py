@@ -1,95 +1,24 @@
-"""Read, check and rebuild the index files of a segment."""
+"""Check and rebuild the index files of a local segment."""
 
 import os
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from struct import Struct
 
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_storage_manager import SegmentFile
-from services.rlm.kafka_log.batches import Batch
+from services.records.batches import Batch
+from services.records.index_files import (
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    AbortedTxn,
+    OffsetIndex,
+    check_time_index,
+    parse_aborted_txns,
+)
 from services.rlm.kafka_log.partition_dir import LocalSegment, read_side_file
-from services.rlm.kafka_log.transactions import AbortedTxn, parse_aborted_txns
-
-OFFSET_ENTRY = Struct(">ii")
-TIME_ENTRY = Struct(">qi")
 
 INDEX_INTERVAL_BYTES = 4096
 """Kafka's default of index.interval.bytes; a topic's own value is not on the disk."""
-
-
-class OffsetIndex:
-    """Find the position in a segment at which to start reading for an offset.
-
-    Args:
-        segment_size_bytes: None if the data was checked before.
-
-    Raises:
-        ValueError: if an entry is incomplete or outside of the segment, or entries do not ascend in
-            offset and position.
-    """
-
-    def __init__(
-        self, data: bytes, base_offset: int, segment_size_bytes: int | None = None
-    ) -> None:
-        self._data = data
-        self._base_offset = base_offset
-        self._count = len(data) // OFFSET_ENTRY.size
-        if segment_size_bytes is not None:
-            _check_offset_index(data, segment_size_bytes)
-
-    def __len__(self) -> int:
-        return self._count
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self._data)
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return (self.entry(number) for number in range(self._count))
-
-    def entry(self, number: int) -> tuple[int, int]:
-        """Read an entry: last offset and position of a batch."""
-        relative, position = OFFSET_ENTRY.unpack_from(self._data, number * OFFSET_ENTRY.size)
-        return self._base_offset + relative, position
-
-    def lookup(self, offset: int) -> tuple[int, int] | None:
-        """Find the greatest entry at or below `offset`; None to start at position 0."""
-        at = bisect_right(range(self._count), offset, key=lambda number: self.entry(number)[0])
-        return self.entry(at - 1) if at else None
-
-
-def _check_offset_index(data: bytes, segment_size_bytes: int) -> None:
-    if len(data) % OFFSET_ENTRY.size:
-        raise ValueError(f"{len(data)} bytes are not whole entries of {OFFSET_ENTRY.size}")
-    before = (-1, -1)
-    for entry in OFFSET_ENTRY.iter_unpack(data):
-        if entry[0] <= before[0] or entry[1] <= before[1]:
-            raise ValueError(f"entry {entry} follows {before}")
-        before = entry[0], entry[1]
-    if before[1] >= segment_size_bytes > 0:
-        raise ValueError(f"position {before[1]} in a segment of {segment_size_bytes} bytes")
-
-
-def check_time_index(data: bytes, base_offset: int, end_offset: int, max_timestamp_ms: int) -> None:
-    """Check a rolled segment's time index.
-
-    Raises:
-        ValueError: if an entry is incomplete, timestamps or offsets do not ascend, an offset is
-            outside of the segment, or the last entry lacks the segment's greatest timestamp.
-    """
-    if len(data) % TIME_ENTRY.size:
-        raise ValueError(f"{len(data)} bytes are not whole entries of {TIME_ENTRY.size}")
-    before = (-1, 0)
-    for timestamp, relative in TIME_ENTRY.iter_unpack(data):
-        if timestamp <= before[0] or relative < before[1]:
-            raise ValueError(f"entry {(timestamp, relative)} follows {before}")
-        before = timestamp, relative
-    if base_offset + before[1] > end_offset:
-        raise ValueError(f"offset {base_offset + before[1]} is beyond the segment")
-    if before[0] != max_timestamp_ms:
-        raise ValueError(f"ends at timestamp {before[0]}, the segment at {max_timestamp_ms}")
 
 
 class IndexBuilder:

@@ -6,14 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from struct import Struct
-
-from crc32c import crc32c
 
 from services.api.errors import InvalidRequestError
 from services.api.lineage import Lineage, parse_checkpoint
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.validation import INT64_MAX
+from services.records.index_files import open_transactions
 
 
 class LogDirError(Exception):
@@ -83,31 +81,6 @@ def fingerprint_of(path: Path) -> Fingerprint | None:
 def is_settled(changed_ns: int) -> bool:
     """Return whether another change would get another time, by the clock's granularity."""
     return time.time_ns() - changed_ns > _GRANULARITY_NS
-
-
-_PREFIX = Struct(">hIi")
-_ENTRY = Struct(">qhiqiqiq")
-_CRC_COVERS_FROM = 6
-VERSION = 1
-
-
-def open_transactions(snapshot: bytes) -> dict[int, int]:
-    """Read the open transactions of a producer snapshot: first offset by producer id.
-
-    Raises:
-        ValueError: if the version or the CRC is wrong, or the count does not match the length.
-    """
-    if len(snapshot) < _PREFIX.size:
-        raise ValueError(f"only {len(snapshot)} bytes")
-    version, crc, count = _PREFIX.unpack_from(snapshot)
-    if version != VERSION:
-        raise ValueError(f"version must be {VERSION}, is {version}")
-    if crc32c(snapshot[_CRC_COVERS_FROM:]) != crc:
-        raise ValueError("wrong CRC-32C")
-    if len(snapshot) != _PREFIX.size + count * _ENTRY.size:
-        raise ValueError(f"announces {count} producers in {len(snapshot)} bytes")
-    entries = _ENTRY.iter_unpack(snapshot[_PREFIX.size :])
-    return {producer: first for producer, *_, first in entries if first >= 0}
 
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"

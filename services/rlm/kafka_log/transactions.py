@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from struct import Struct
-from typing import NamedTuple
 
-from services.rlm.kafka_log.batches import HEADER_BYTES, Batch, BatchError, FileWindow, walk_batches
+from services.records.batches import HEADER_BYTES, Batch, BatchError, FileWindow, walk_batches
+from services.records.index_files import AbortedTxn
 from services.rlm.kafka_log.partition_dir import (
     LocalSegment,
     LogFileError,
@@ -15,8 +15,6 @@ from services.rlm.kafka_log.partition_dir import (
     snapshot_path,
 )
 
-ABORTED_TXN_BYTES = 34
-_ABORTED_TXN = Struct(">hqqqq")
 _CONTROL_KEY = Struct(">hh")
 
 
@@ -25,34 +23,6 @@ class Marker(Enum):
 
     ABORT = 0
     COMMIT = 1
-
-
-class AbortedTxn(NamedTuple):
-    """The entry of a transaction index; offsets are inclusive, the last one is the marker's."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
-
-    def to_bytes(self) -> bytes:
-        return _ABORTED_TXN.pack(0, *self)
-
-
-def parse_aborted_txns(data: bytes) -> list[AbortedTxn]:
-    """Read the entries of a transaction index.
-
-    Raises:
-        ValueError: if an entry is incomplete, or not of version 0.
-    """
-    if len(data) % ABORTED_TXN_BYTES:
-        raise ValueError(f"{len(data)} bytes are not whole entries of {ABORTED_TXN_BYTES}")
-    entries = []
-    for version, *fields in _ABORTED_TXN.iter_unpack(data):
-        if version != 0:
-            raise ValueError(f"entry of version {version}")
-        entries.append(AbortedTxn(*fields))
-    return entries
 
 
 class Transactions:

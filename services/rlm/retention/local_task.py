@@ -20,7 +20,7 @@ from services.api.topic_config import (
     is_internal_topic,
 )
 from services.common.cancellation import Flag
-from services.rlm.kafka_log.batches import HEADER_BYTES
+from services.records.batches import HEADER_BYTES
 from services.rlm.kafka_log.checkpoints import LOG_START_OFFSETS
 from services.rlm.kafka_log.indexes import largest_timestamp_ms
 from services.rlm.kafka_log.local_log import LocalLog, LocalPartition, log_end_problem

@@ -10,22 +10,26 @@ from crc32c import crc32c
 from services.api.errors import InvalidRequestError
 from services.api.lineage import parse_checkpoint
 from services.api.validation import INT32_MAX, INT64_MAX
+from services.records.batches import HEADER_BYTES, BatchError, walk_batches
+from services.records.index_files import (
+    OffsetIndex,
+    check_time_index,
+    open_transactions,
+    parse_aborted_txns,
+)
 from services.rlm.copy.inspection import inspect
-from services.rlm.kafka_log.batches import HEADER_BYTES, BatchError, walk_batches
 from services.rlm.kafka_log.checkpoints import (
     read_broker_id,
     read_offset_checkpoint,
     read_partition_metadata,
 )
-from services.rlm.kafka_log.indexes import OffsetIndex, check_time_index
 from services.rlm.kafka_log.partition_dir import (
     LogFileError,
     SegmentVanishedError,
     list_segments,
-    open_transactions,
     read_lineage,
 )
-from services.rlm.kafka_log.transactions import LogTail, Transactions, parse_aborted_txns
+from services.rlm.kafka_log.transactions import LogTail, Transactions
 from tests.harness.parsers.target import LONGEST_INPUT_BYTES, Target, written
 from tests.unit.rlm.kafka_bytes import (
     ABORT,

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from services.api.remote_log_manager import ProblemKind
-from services.rlm.kafka_log.batches import (
+from services.records.batches import (
     HEADER_BYTES,
     MAX_BATCH_BYTES,
     Batch,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from services.api.remote_storage_manager import SegmentFile
+from services.records.batches import FileWindow, walk_batches
 from services.rlm.copy.inspection import inspect
-from services.rlm.kafka_log.batches import FileWindow, walk_batches
 from services.rlm.kafka_log.indexes import IndexBuilder
 from services.rlm.kafka_log.local_log import LocalLog, LocalPartition
 from services.rlm.kafka_log.log_dir import find_partitions

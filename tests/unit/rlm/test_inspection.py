@@ -7,6 +7,7 @@ from crc32c import crc32c
 
 from services.api.remote_log_manager import ProblemKind
 from services.api.remote_storage_manager import SegmentFile
+from services.records.index_files import AbortedTxn
 from services.rlm.copy.inspection import InspectedSegment, inspect
 from services.rlm.kafka_log.partition_dir import (
     LogFileError,
@@ -14,7 +15,6 @@ from services.rlm.kafka_log.partition_dir import (
     list_segments,
     read_lineage,
 )
-from services.rlm.kafka_log.transactions import AbortedTxn
 from tests.unit.rlm.kafka_bytes import (
     ABORT,
     COMMIT,

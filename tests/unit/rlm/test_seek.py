@@ -3,9 +3,10 @@ from struct import pack
 
 import pytest
 
+from services.records.batches import FileWindow, walk_batches
+from services.records.index_files import OffsetIndex
 from services.rlm.fetch.segment_reader import SegmentBytes, batches_from, entry_in_file
-from services.rlm.kafka_log.batches import FileWindow, walk_batches
-from services.rlm.kafka_log.indexes import IndexBuilder, OffsetIndex
+from services.rlm.kafka_log.indexes import IndexBuilder
 from tests.unit.rlm.kafka_bytes import batch
 
 ENTRIES = ((4, 68), (9, 136), (14, 204))

@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from services.rlm.kafka_log.partition_dir import list_segments, open_transactions
-from services.rlm.kafka_log.transactions import AbortedTxn, LogTail, parse_aborted_txns
+from services.records.index_files import AbortedTxn, open_transactions, parse_aborted_txns
+from services.rlm.kafka_log.partition_dir import list_segments
+from services.rlm.kafka_log.transactions import LogTail
 from tests.unit.rlm.kafka_bytes import (
     ABORT,
     COMMIT,

@@ -1,0 +1,1 @@
+"""Read what is in a segment's files: batches, records, indexes."""
