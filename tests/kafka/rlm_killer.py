@@ -1,6 +1,7 @@
 """RLM dies again and again, at chosen places and at any time, and is started anew."""
 
 import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Lock
@@ -12,6 +13,8 @@ from tests.harness.background import Background
 
 PLACES = [name for name in FAILPOINTS if name.startswith(("copy.", "cleanup."))]
 LONGEST_LIFE_S = 4.0
+# On a slow machine an RLM that lives no longer than it starts would never copy anything.
+LIVES_PER_START = 2.0
 LONGEST_AWAY_S = 0.5
 MOST_PASSES = 12
 KILLED = -9
@@ -30,6 +33,7 @@ class RlmKiller(Background):
         self._rlm = rlm
         self._random = random.Random(seed)
         self._turn = Lock()
+        self._longest_life_s = LONGEST_LIFE_S
         self.kills = 0
 
     @contextmanager
@@ -41,7 +45,7 @@ class RlmKiller(Background):
             yield
 
     def run(self) -> None:
-        while not self.wait(self._random.uniform(0.0, LONGEST_LIFE_S)):
+        while not self.wait(self._random.uniform(0.0, self._longest_life_s)):
             with self._turn:
                 self._kill_and_restart()
         self._rlm.kill()
@@ -54,6 +58,9 @@ class RlmKiller(Background):
         self.wait(self._random.uniform(0.0, LONGEST_AWAY_S))
         place, nth = self._random.choice(PLACES), self._random.randint(1, MOST_PASSES)
         armed = {"SEDIMENT_FAILPOINT": f"{place}:{nth}"} if self.kills % 2 else {}
+        started_s = time.monotonic()
         # It may come to its place before it says that it is ready.
         with suppress(ProcessError):
             self._rlm.start(armed)
+        start_s = time.monotonic() - started_s
+        self._longest_life_s = max(LONGEST_LIFE_S, LIVES_PER_START * start_s)

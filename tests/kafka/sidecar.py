@@ -26,7 +26,7 @@ from tests.harness.kafka_client import Cluster, Topic
 from tests.harness.world import World
 from tests.kafka.tiered_broker import IMPATIENT
 
-DEADLINE_MS = 180_000
+DEADLINE_MS = 600_000
 # The session is as long as ever, though a broker that was killed is let in again only when its last
 # one has ended: one that stands still for a second must not lose its partitions.
 BROKER_SETTINGS = {
