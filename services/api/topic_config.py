@@ -172,7 +172,7 @@ def _check_copy_disabled(config: TopicConfig) -> None:
         ("local.retention.bytes", config.local_retention_bytes, config.retention_bytes),
     ):
         rule = (
-            f"must be {total}, as {name.removeprefix('local.')}, or {AS_RETENTION} where "
+            f"must be {total}, as {name.removeprefix('local.')}, or {AS_RETENTION} while "
             f"remote.log.copy.disable is true, is {local}"
         )
         require(local in (AS_RETENTION, total), name, rule)

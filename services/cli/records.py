@@ -62,7 +62,7 @@ def decoded(
 
     Args:
         batch_limit_bytes: most bytes that the records of one batch may have, decompressed.
-        unreadable: called with each batch that cannot be decoded; the read goes on behind it.
+        unreadable: called with each batch that cannot be decoded; the read continues after it.
 
     Raises:
         CommandError: a fetch failed; names the offset.

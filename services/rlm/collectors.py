@@ -113,8 +113,8 @@ SECONDS_UNTIL_LOCAL_DELETION = TopicGauge(
 
 PARTITIONS_HELD_BACK = TopicGauge(
     "sediment_rlm_partitions_held_back",
-    "Partitions whose rolled segments are not copied until somebody repairs something: a file of "
-    "the broker is missing, damaged or unreadable, or a copy was refused. The log names the "
+    "Partitions whose rolled segments are not copied until an operator repairs something: a file "
+    "of the broker is missing, damaged or unreadable, or a copy was refused. The log names the "
     "problem when it is found; DescribePartitions shows it while it lasts.",
     _OF_TOPIC,
 )

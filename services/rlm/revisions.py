@@ -154,7 +154,7 @@ class Revisions:
             REVISIONS_WATCHED.dec(live)
 
     def _take(self, watch: "_Watch", update: WatchUpdate) -> bool:
-        """Take an update; return whether the watch goes on."""
+        """Take an update; return whether the watch continues."""
         with self._lock:
             if watch is not self._watch:
                 return False

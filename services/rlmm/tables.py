@@ -9,7 +9,7 @@
       │             └──────< request_outcomes                  answers to repeated request ids
       └──< topic_config_events                                 each version of the settings
     anomalies                                                  also of what no row names
-    deployment                                                 one row: whose tables these are
+    deployment                                                 one row: the deployment's id
 
 `partitions` is the lock: every change of a partition locks its row first. A test compares this
 schema with the one that migrations/ builds.
@@ -97,7 +97,7 @@ class TopicRow(Base):
     config: Mapped[dict[str, str]] = mapped_column(JSONB, server_default=text("'{}'"))
     config_revision: Mapped[int] = mapped_column(server_default=text("0"))
     cluster_id: Mapped[str | None] = mapped_column(
-        comment="Kafka's, as told first; null: not told, or forgotten with a mark taken back"
+        comment="Kafka's cluster id, as first announced; null: none was, or an undelete removed it"
     )
 
 
@@ -134,7 +134,8 @@ class PartitionRow(Base):
     delete_state: Mapped[str | None]
     marked_at: Mapped[datetime | None] = mapped_column(comment="when it was marked for deletion")
     log_start_offset: Mapped[int] = mapped_column(
-        server_default=text("0"), comment="of the tier: what lies below is gone or going"
+        server_default=text("0"),
+        comment="of the tier: segments below it are deleted or being deleted",
     )
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     changed_at: Mapped[datetime] = mapped_column(server_default=NOW)
@@ -209,7 +210,7 @@ class SegmentRow(Base):
     event_timestamp_ms: Mapped[int]
     # Has a meaning only in COPY_SEGMENT_STARTED.
     copy_lease_until: Mapped[datetime | None] = mapped_column(
-        comment="until then nobody but its broker gives the copy up"
+        comment="until then only its broker may abandon the copy"
     )
     # The partition's revision at the latest event, and at COPY_SEGMENT_FINISHED.
     state_revision: Mapped[int]

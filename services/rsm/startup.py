@@ -97,7 +97,7 @@ class StartUp:
                 self._start()
                 self._is_started, self._problem = True, None
         except RetriableRemoteStorageError:
-            # The store may be replaced or repaired when it comes back.
+            # The store may have been replaced or repaired when it is available again.
             self._lacks = ""
             raise
         except RemoteStorageError as e:

@@ -32,7 +32,7 @@ class PartBuffers:
     """A fixed number of buffers for parts; waiting for a free one is the back-pressure.
 
     Memory is allocated when a buffer is first needed. A copy must send its buffer before it takes
-    the next one, so that some buffer always comes back. Copies get buffers in the order of their
+    the next one, so that a buffer is always returned. Copies get buffers in the order of their
     requests.
     """
 

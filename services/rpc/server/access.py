@@ -1,4 +1,4 @@
-"""Decide who calls and whether the policy allows it: per call, per request, and later again."""
+"""Check each call, each request and each running stream against the policy."""
 
 from threading import Lock
 from typing import Any

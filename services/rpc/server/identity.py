@@ -1,4 +1,4 @@
-"""Find out who calls: by the client certificate, or by a Kubernetes service-account token."""
+"""Identify clients by their certificate or by a Kubernetes service-account token."""
 
 import json
 import math

@@ -46,7 +46,7 @@ class StoreCredentials(Provider):
         """
 
     def left_s(self) -> float:
-        """Return for how long the present credentials are valid, s; infinite if nobody knows.
+        """Return for how long the present credentials are valid, s; infinite if unknown.
 
         Raises:
             RetriableRemoteStorageError: as retrieve.

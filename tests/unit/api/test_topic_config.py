@@ -232,7 +232,7 @@ def test_without_copying_a_shorter_local_retention_is_refused(
     with pytest.raises(InvalidRequestError) as refused:
         topic_config({**entries, "remote.log.copy.disable": "true"})
     assert str(refused.value) == (
-        f"local.retention.{unit}: must be {total}, as retention.{unit}, or -2 where "
+        f"local.retention.{unit}: must be {total}, as retention.{unit}, or -2 while "
         f"remote.log.copy.disable is true, is {local}"
     )
 

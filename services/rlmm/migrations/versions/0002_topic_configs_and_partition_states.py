@@ -63,7 +63,7 @@ def upgrade() -> None:
             sa.BigInteger(),
             server_default=sa.text("0"),
             nullable=False,
-            comment="of the tier: what lies below is gone or going",
+            comment="of the tier: segments below it are deleted or being deleted",
         ),
     )
     op.create_check_constraint(

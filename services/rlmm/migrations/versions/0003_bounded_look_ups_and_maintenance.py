@@ -81,7 +81,7 @@ VIEWS = {
 
 def upgrade() -> None:
     for table, settings in STORAGE.items():
-        # SHARE UPDATE EXCLUSIVE: reads and writes go on. Applies to pages written from now on.
+        # SHARE UPDATE EXCLUSIVE: reads and writes continue. Applies to pages written from now on.
         op.execute(f"ALTER TABLE {table} SET ({settings})")
     for view, query in VIEWS.items():
         # ACCESS SHARE on the tables, like a read. The views omit what is of no use to people:
@@ -99,7 +99,7 @@ def upgrade() -> None:
             "transaction index, and one ends right before it'"
         )
     )
-    # SHARE UPDATE EXCLUSIVE: reads and writes go on, for as long as the table takes to be read.
+    # SHARE UPDATE EXCLUSIVE: reads and writes continue, for as long as the table takes to be read.
     with op.get_context().autocommit_block():
         _set_timeouts(lock="5min", statement="2h")
         for index, definition in INDEXES.items():
@@ -119,6 +119,6 @@ def _is_valid(index: str) -> bool:
 
 
 def _set_timeouts(lock: str, statement: str) -> None:
-    """Building an index waits for older transactions to end; nobody waits for it meanwhile."""
+    """Set the timeouts; building an index waits for older transactions, and blocks no others."""
     op.execute(f"SET lock_timeout = '{lock}'")
     op.execute(f"SET statement_timeout = '{statement}'")

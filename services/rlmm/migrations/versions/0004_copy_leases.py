@@ -16,8 +16,8 @@ depends_on = None
 def upgrade() -> None:
     # ACCESS EXCLUSIVE for a moment: look-ups wait. Without a default no row is rewritten.
     op.execute("ALTER TABLE segments ADD COLUMN IF NOT EXISTS copy_lease_until timestamptz")
-    # SHARE UPDATE EXCLUSIVE: reads and writes go on.
+    # SHARE UPDATE EXCLUSIVE: reads and writes continue.
     op.execute(
-        "COMMENT ON COLUMN segments.copy_lease_until IS 'until then nobody but its broker gives "
-        "the copy up'"
+        "COMMENT ON COLUMN segments.copy_lease_until IS 'until then only its broker may abandon "
+        "the copy'"
     )

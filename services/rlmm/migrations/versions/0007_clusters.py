@@ -16,8 +16,8 @@ def upgrade() -> None:
     # ACCESS EXCLUSIVE for a moment: statements that name a topic wait. Without a default no row is
     # rewritten.
     op.execute("ALTER TABLE topics ADD COLUMN IF NOT EXISTS cluster_id text")
-    # SHARE UPDATE EXCLUSIVE: reads and writes go on.
+    # SHARE UPDATE EXCLUSIVE: reads and writes continue.
     op.execute(
-        "COMMENT ON COLUMN topics.cluster_id IS 'Kafka''s, as told first; null: not told, or "
-        "forgotten with a mark taken back'"
+        "COMMENT ON COLUMN topics.cluster_id IS 'Kafka''s cluster id, as first announced; null: "
+        "none was, or an undelete removed it'"
     )

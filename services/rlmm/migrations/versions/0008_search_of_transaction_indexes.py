@@ -21,7 +21,7 @@ DEFINITION = """
 
 
 def upgrade() -> None:
-    # SHARE UPDATE EXCLUSIVE: reads and writes go on.
+    # SHARE UPDATE EXCLUSIVE: reads and writes continue.
     op.execute("COMMENT ON COLUMN segment_epochs.passable IS 'not used since schema 0008'")
     with op.get_context().autocommit_block():
         # Building an index waits for older transactions to end; no other statement waits for it.

@@ -19,7 +19,7 @@ def upgrade() -> None:
     # ACCESS EXCLUSIVE on events for a moment: changes wait. Existing rows are not checked yet.
     op.execute("ALTER TABLE events DROP CONSTRAINT IF EXISTS ck_events_kind")
     op.execute(f"ALTER TABLE events ADD CONSTRAINT ck_events_kind CHECK ({EVENT_KINDS}) NOT VALID")
-    # SHARE UPDATE EXCLUSIVE: reads and writes go on, for as long as the table takes to be read.
+    # SHARE UPDATE EXCLUSIVE: reads and writes continue, for as long as the table takes to be read.
     with op.get_context().autocommit_block():
         op.execute("SET statement_timeout = '2h'")
         op.execute("ALTER TABLE events VALIDATE CONSTRAINT ck_events_kind")
