@@ -125,6 +125,14 @@ def test_up_says_that_it_serves_plaintext(up: Up) -> None:
     assert lines[1].startswith("serving plaintext: every user of this machine can read and delete")
 
 
+def test_only_this_user_can_read_the_logs(up: Up) -> None:
+    modes = {
+        name: [file.stat().st_mode & 0o777 for file in up.data_dir.rglob(f"{name}.log")]
+        for name in ("rsm", "rlmm", "rlm", "postgres", "weed")
+    }
+    assert modes == {name: [0o600] for name in modes}
+
+
 def test_up_with_tls_refuses_clients_without_a_certificate(
     server_directory: Path,
 ) -> None:
