@@ -185,7 +185,7 @@ _RLMM: dict[str, Rule] = {
     "ReportPartitionState": _of_partitions(_S),
     "GetPartitionState": _of_partitions(*ANY_ROLE),
     "RaiseLogStartOffset": _of_partitions(_D, _W),
-    "ScanRemoteLogSegments": Rule(_roles(_W), Topics.FILTER, filter="topic"),
+    "ScanRemoteLogSegments": Rule(_roles(_W, _A), Topics.FILTER, filter="topic"),
     "RecordGap": _of_partitions(_S),
     "ListEvents": _of_partitions(_A),
     # An anomaly names its topic by an id that RLMM need not know.

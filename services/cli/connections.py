@@ -15,7 +15,7 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, a
 from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects
 from services.cli.output import CommandError, Format
 from services.cli.security import chosen_security
-from services.common.client_security import ClientSecurity, SecurityOptions, each_address
+from services.common.client_security import SecurityOptions, each_address
 from services.local.data_directory import DataDirectoryError, default_directory, running_stack
 from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
@@ -78,10 +78,9 @@ def security_options(addresses: Sequence[str], data_dir: Path | None) -> Securit
     except DataDirectoryError:
         # Of another user, perhaps: `address_of` has reported it if the address came from there.
         return chosen
-    if endpoints is None or not endpoints.tls_ca or not endpoints.serves(addresses):
+    if endpoints is None or not endpoints.serves(addresses):
         return chosen
-    files = (endpoints.tls_ca, endpoints.tls_certificate, endpoints.tls_key)
-    return SecurityOptions(ClientSecurity(*map(Path, files)))
+    return endpoints.security
 
 
 def address_of(service: str, data_dir: Path | None) -> str:

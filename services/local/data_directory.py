@@ -15,6 +15,8 @@ from typing import TextIO
 import platformdirs
 import psutil
 
+from services.common.client_security import NOT_CHOSEN, ClientSecurity, SecurityOptions
+
 # Another process may reuse a pid, but not with the same creation time; two readings of that time
 # may differ by a clock tick.
 _SAME_CREATION_S = 1.0
@@ -319,6 +321,14 @@ class StackEndpoints:
     def serves(self, addresses: Sequence[str]) -> bool:
         """Return whether the services of this stack have all these addresses."""
         return set(addresses) <= {self.rsm, self.rlmm, self.rlm}
+
+    @property
+    def security(self) -> SecurityOptions:
+        """Return the files of the operator's commands; nothing is chosen if there are none."""
+        if not self.tls_ca:
+            return NOT_CHOSEN
+        files = (self.tls_ca, self.tls_certificate, self.tls_key)
+        return SecurityOptions(ClientSecurity(*map(Path, files)))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Read what RLMM keeps as tables of Spark: `spark.read.format("sediment")`."""

@@ -1,0 +1,113 @@
+"""Serve the data source `sediment`: choose a table, plan its tasks, and select rows."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from services.api.errors import InvalidRequestError
+from services.api.segment_batches import MAX_SHARDS
+from spark_jobs.connections import Services
+from spark_jobs.source_options import CONNECTION, SourceOptions
+from spark_jobs.tables.conditions import Condition, condition_of, selected
+from spark_jobs.tables.events_table import AnomaliesTable, EventsTable
+from spark_jobs.tables.partitions_table import PartitionsTable, TopicsTable
+from spark_jobs.tables.segments_table import SegmentsTable
+from spark_jobs.tables.table import DEFAULT_SHARDS, FILTERS, Connected, Table
+
+NAME = "sediment"
+TABLES: dict[str, Table] = {
+    table.name: table
+    for table in (
+        SegmentsTable(),
+        PartitionsTable(),
+        EventsTable(),
+        AnomaliesTable(),
+        TopicsTable(),
+    )
+}
+OPTIONS = ("table", *(name for name in CONNECTION if name != "rsm"), *FILTERS, "shards", "pushdown")
+
+
+class SedimentTables(DataSource):
+    """The data source `sediment`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        options, table = self._checked()
+        options.check_connection()
+        table.conditions(options)
+        options.boolean("pushdown")
+        _shards_of(options)
+        return table.columns.of_spark
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return a reader; only with `pushdown=true` one that takes filters.
+
+        Spark refuses a reader that takes filters if `spark.sql.python.filterPushdown.enabled` is
+        false, its default.
+        """
+        options, table = self._checked()
+        if schema.fieldNames() != table.columns.of_spark.fieldNames():
+            raise InvalidRequestError(f"the table {table.name} has its own columns; give no schema")
+        services = options.services("rlmm")
+        with services.connected_rlmm() as rlmm:
+            table.check_known(Connected(rlmm, services), options)
+        kind = FilteringReader if options.boolean("pushdown") else TableReader
+        return kind(services, table.name, table.conditions(options), _shards_of(options))
+
+    def _checked(self) -> tuple[SourceOptions, Table]:
+        options = SourceOptions(self.options, OPTIONS)
+        return options, TABLES[options.choice("table", TABLES, SegmentsTable.name)]
+
+
+def _shards_of(options: SourceOptions) -> int:
+    return options.number("shards", None, 1, MAX_SHARDS) or DEFAULT_SHARDS
+
+
+class TableReader(DataSourceReader):
+    """Read a table; the options select rows."""
+
+    def __init__(
+        self, services: Services, table: str, conditions: Sequence[Condition], shards: int
+    ) -> None:
+        self._services = services
+        self._table = table
+        self._conditions = list(conditions)
+        self._shards = shards
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with self._services.connected_rlmm() as rlmm:
+            connected = Connected(rlmm, self._services)
+            tasks = TABLES[self._table].tasks(connected, self._conditions, self._shards)
+        return [InputPartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if partition.value is None:  # Spark reads one task if there are none
+            return
+        with self._services.connected_rlmm() as rlmm:
+            connected = Connected(rlmm, self._services)
+            table = TABLES[self._table]
+            for batch in table.batches(connected, partition.value, self._conditions):
+                kept = selected(batch, self._conditions)
+                if kept.num_rows:
+                    yield kept
+
+
+class FilteringReader(TableReader):
+    """Read a table; the options and the filters of the query select rows."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take every filter on one plain column; return the others to Spark."""
+        columns: Any = TABLES[self._table].columns.comparable
+        for each in filters:
+            condition = condition_of(each, columns)
+            if condition is None:
+                yield each
+            else:
+                self._conditions.append(condition)

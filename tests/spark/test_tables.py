@@ -1,0 +1,344 @@
+"""RLMM's tables in Spark: `spark.read.format("sediment")`."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from services.api.errors import InvalidRequestError
+from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.partitions import (
+    Anomaly,
+    AnomalyKind,
+    OffsetGap,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from spark_jobs.tables.segments_table import COLUMNS, as_rows
+from spark_jobs.tables.source import TABLES, SedimentTables
+from tests.harness.tier import BROKER, HOUR_MS, OFFSETS, Tier, a_topic, now_ms, segment
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+FINISHED = "COPY_SEGMENT_FINISHED"
+
+
+def table(spark: SparkSession, tier: Tier, name: str = "segments", **options: Any) -> DataFrame:
+    reader = spark.read.format("sediment").option("rlmm", tier.rlmm_process.address)
+    return reader.options(table=name, **options).load()
+
+
+@pytest.fixture
+def pushdown(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set(PUSHDOWN, "true")
+    yield
+    spark.conf.unset(PUSHDOWN)
+
+
+def moment(time_ms: int) -> datetime:
+    """Return a time as Spark gives it: this machine's wall clock, without a zone."""
+    at = datetime.fromtimestamp(time_ms // 1_000, UTC) + timedelta(milliseconds=time_ms % 1_000)
+    return at.astimezone().replace(tzinfo=None)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_has_the_same_types_in_spark_and_in_arrow(name: str) -> None:
+    columns = TABLES[name].columns
+    assert columns.of_arrow == to_arrow_schema(columns.of_spark, timezone="UTC")
+
+
+def test_a_segment_is_as_rlmm_lists_it(spark: SparkSession, tier: Tier) -> None:
+    [tp] = a_topic()
+    tier.fill(tp, 2)
+    tier.rlmm.add_remote_log_segment_metadata(
+        segment(tp, 2, broker_leader_epoch=None, max_timestamp_ms=-1), lease_ms=60_000
+    )
+    rows = table(spark, tier, topic=tp.topic).orderBy("start_offset").collect()
+    assert [row.asDict(recursive=True) for row in rows] == [
+        as_listed(tier, each) for each in tier.rows(tp)
+    ]
+
+
+def as_listed(tier: Tier, listed: RemoteLogSegmentMetadata) -> dict[str, Any]:
+    tp, at_ms = listed.topic_id_partition, listed.max_timestamp_ms
+    return {
+        "topic": tp.topic,
+        "topic_id": uuid_to_text(tp.topic_id),
+        "partition": tp.partition,
+        "segment_id": uuid_to_text(listed.remote_log_segment_id.id),
+        "start_offset": listed.start_offset,
+        "end_offset": listed.end_offset,
+        "max_timestamp": None if at_ms < 0 else moment(at_ms),
+        "segment_size_in_bytes": listed.segment_size_in_bytes,
+        "state": listed.state.value,
+        "event_timestamp": moment(listed.event_timestamp_ms),
+        "broker_id": listed.broker_id,
+        "broker_leader_epoch": listed.broker_leader_epoch,
+        "segment_leader_epochs": [
+            {"leader_epoch": e.leader_epoch, "start_offset": e.start_offset}
+            for e in listed.segment_leader_epochs
+        ],
+        "txn_idx_empty": listed.txn_idx_empty,
+        "custom_metadata": listed.custom_metadata,
+        "plan_id": None,
+        "copy_leased": listed.copy_leased,
+        "partition_revision": tier.rlmm.partition_state(tp).revision,
+        "partition_delete_state": None,
+    }
+
+
+def test_a_time_that_spark_cannot_hold_is_null() -> None:
+    columns: dict[str, Any] = {
+        "topic_id": [str(uuid4())] * 2,
+        "segment_id": [str(uuid4())] * 2,
+        "max_timestamp_ms": [2**63 - 1, 1],
+        "event_timestamp_ms": [0, 0],
+        "leader_epochs": pa.array([[1], [1, 2]], pa.list_(pa.int32())),
+        "epoch_start_offsets": pa.array([[5], [6, 7]], pa.list_(pa.int64())),
+        "revision": [1, 1],
+        "delete_state": pa.nulls(2, pa.string()),
+    }
+    made = as_rows(pa.RecordBatch.from_pydict(columns))
+    assert made.schema == COLUMNS.of_arrow
+    assert made.column("max_timestamp").to_pylist() == [
+        None,
+        datetime(1970, 1, 1, microsecond=1_000, tzinfo=UTC),
+    ]
+    assert made.column("segment_leader_epochs").to_pylist()[1] == [
+        {"leader_epoch": 1, "start_offset": 6},
+        {"leader_epoch": 2, "start_offset": 7},
+    ]
+
+
+FILTERS = [
+    ("topic = '{topic}'", {"topic": "{topic}"}),
+    ("topic_id = '{topic_id}'", {"topicId": "{topic_id}"}),
+    (
+        "topic_id = '{topic_id}' AND partition IN (1, 2)",
+        {"topicId": "{topic_id}", "partition": "1,2"},
+    ),
+    (f"topic = '{{topic}}' AND state = '{FINISHED}'", {"topic": "{topic}", "state": FINISHED}),
+    (
+        "topic = '{topic}' AND end_offset >= 150 AND start_offset <= 210",
+        {"topic": "{topic}", "fromOffset": "150", "toOffset": "210"},
+    ),
+    (
+        "topic = '{topic}' AND max_timestamp >= timestamp_millis({time_ms})",
+        {"topic": "{topic}", "fromTime": "{time_ms}"},
+    ),
+    ("topic = '{topic}' AND NOT partition = 1", None),
+    ("topic = '{topic}' AND broker_leader_epoch IS NULL", None),
+    ("topic = '{topic}' AND broker_leader_epoch IS NOT NULL", None),
+    ("topic = '{topic}' AND NOT broker_leader_epoch = 0", None),
+    ("topic = '{topic}' AND broker_leader_epoch <=> NULL", None),
+    ("topic = '{topic}' AND NOT broker_leader_epoch <=> 0", None),
+    ("topic = '{topic}' AND broker_leader_epoch NOT IN (0, 7)", None),
+    ("topic = '{topic}' AND state LIKE 'COPY%' AND state LIKE '%ED' AND state LIKE '%SEG%'", None),
+    ("topic = '{topic}' AND txn_idx_empty", None),
+    ("topic = '{topic}' AND partition_delete_state IS NULL", None),
+    ("topic = '{topic}' AND partition_delete_state = 'DELETE_PARTITION_MARKED'", None),
+    ("topic = '{topic}' AND (partition = 0 OR start_offset = 100)", None),
+    ("topic = '{topic}' AND size(segment_leader_epochs) = 1", None),
+    ("topic = 'no-such-topic'", None),
+]
+
+
+def test_filters_that_are_pushed_down_and_options_select_what_spark_would(
+    spark: SparkSession, tier: Tier, pushdown: None
+) -> None:
+    partitions = a_topic(partitions=3)
+    [tp, _, marked] = partitions
+    for each in partitions:
+        tier.fill(each, 3)
+    time_ms = now_ms() - HOUR_MS
+    made = segment(tp, 3, broker_leader_epoch=None, max_timestamp_ms=now_ms(), txn_idx_empty=True)
+    tier.rlmm.add_remote_log_segment_metadata(made)
+    tier.mark_deleted(marked)
+    values = {"topic": tp.topic, "topic_id": uuid_to_text(tp.topic_id), "time_ms": time_ms}
+    pushed = table(spark, tier, pushdown="true", shards=2)
+    every = table(spark, tier, topic=tp.topic).cache()
+    for text, options in FILTERS:
+        condition = text.format(**values)
+        wanted = segment_ids(every.where(condition))
+        assert segment_ids(pushed.where(condition)) == wanted, condition
+        if options is not None:
+            assert wanted
+            given = {name: value.format(**values) for name, value in options.items()}
+            assert segment_ids(table(spark, tier, **given, shards=2)) == wanted, options
+    every.unpersist()
+
+
+def segment_ids(frame: DataFrame) -> set[str]:
+    return {row.segment_id for row in frame.select("segment_id").collect()}
+
+
+def test_a_filter_is_taken_away_from_spark_and_narrows_the_scan(
+    spark: SparkSession, tier: Tier, pushdown: None
+) -> None:
+    partitions = a_topic(partitions=2)
+    for tp in partitions:
+        tier.fill(tp, 1)
+    every = table(spark, tier, pushdown="true")
+    frame = every.where(f"topic = '{partitions[0].topic}' AND partition = 1")
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert "Filter " not in plan, plan
+    assert frame.rdd.getNumPartitions() == 8
+    assert frame.count() == 1
+    nothing = every.where("topic = 'a' AND state = 'DELETE_SEGMENT_FINISHED'")
+    assert nothing.rdd.getNumPartitions() == 1
+    assert nothing.collect() == []
+
+
+def test_push_down_that_spark_refuses_is_named(spark: SparkSession, tier: Tier) -> None:
+    with pytest.raises(AnalysisException, match=PUSHDOWN):
+        table(spark, tier, pushdown="true").collect()
+
+
+def test_partitions_have_their_report_and_topics_their_settings(
+    spark: SparkSession, tier: Tier
+) -> None:
+    [reported, marked, _] = partitions = a_topic(partitions=3)
+    for tp in partitions:
+        tier.fill(tp, 2)
+    tier.report(reported, 2, log_end_offset=260, high_watermark=250)
+    tier.rlmm.record_gap(reported, OffsetGap(205, 209), BROKER)
+    tier.rlmm.raise_log_start_offset(reported, OFFSETS)
+    tier.mark_deleted(marked)
+    tier.settings(reported.topic_id, {"retention.ms": "1000"})
+    rows = {
+        row.partition: row
+        for row in table(spark, tier, "partitions", topic=reported.topic, shards=2).collect()
+    }
+    assert set(rows) == {0, 1, 2}
+    row = rows[0]
+    state = tier.rlmm.partition_state(reported)
+    assert (row.log_start_offset, row.log_end_offset, row.high_watermark) == (OFFSETS, 260, 250)
+    assert row.revision == state.revision
+    assert row.reported_at == moment(state.value.reported_at_ms or 0)
+    assert [gap.asDict() for gap in row.gaps] == [
+        {"start_offset": 205, "end_offset": 209, "kind": "LOST_BEFORE_COPY"}
+    ]
+    assert [epoch.asDict() for epoch in row.lineage] == [
+        {"leader_epoch": 0, "start_offset": OFFSETS}
+    ]
+    assert rows[1].delete_state == "DELETE_PARTITION_MARKED"
+    assert rows[1].marked_at is not None
+    assert rows[2].reported_at is None
+    assert rows[2].high_watermark is None
+    [topic] = table(spark, tier, "topics", topic=reported.topic).collect()
+    assert (topic.partitions, topic.deleting_partitions, topic.settings_revision) == (3, 1, 1)
+    assert topic.settings == {"retention.ms": "1000", "sediment.retention.owner": "sweep"}
+
+
+def test_the_audit_trail_of_a_removed_partition_is_read_by_its_whole_name(
+    spark: SparkSession, tier: Tier
+) -> None:
+    [tp] = a_topic()
+    [made] = tier.fill(tp, 1)
+    events = table(spark, tier, "events", topic=tp.topic).orderBy("revision").collect()
+    assert [event.to_state for event in events] == ["COPY_SEGMENT_STARTED", FINISHED]
+    assert {event.segment_id for event in events} == {uuid_to_text(made.remote_log_segment_id.id)}
+    remove(tier, tp, made)
+    name = {"topic": tp.topic, "topicId": uuid_to_text(tp.topic_id), "partition": "0"}
+    after = table(spark, tier, "events", **name)
+    assert after.where("kind = 'PARTITION_DELETE'").count() == 3
+    assert table(spark, tier, "events", **name, state=FINISHED).count() == 1
+    assert table(spark, tier, "events", topicId=name["topicId"]).count() == 0
+
+
+def remove(tier: Tier, tp: TopicIdPartition, made: RemoteLogSegmentMetadata) -> None:
+    for state in RemotePartitionDeleteState:
+        if state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
+            tier.move(made, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+            tier.move(made, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+        tier.rlmm.put_remote_partition_delete_metadata(
+            RemotePartitionDeleteMetadata(tp, state, now_ms(), BROKER)
+        )
+
+
+def test_events_that_rlmm_can_select_are_selected_there(
+    spark: SparkSession, tier: Tier, pushdown: None
+) -> None:
+    [tp] = a_topic()
+    made = tier.fill(tp, 3)
+    wanted = uuid_to_text(made[1].remote_log_segment_id.id)
+    every = table(spark, tier, "events", topic=tp.topic).cache()
+    pushed = table(spark, tier, "events", topic=tp.topic, pushdown="true")
+    for condition in (
+        f"segment_id = '{wanted}'",
+        "revision > 4",
+        "revision >= 2 AND revision < 5",
+        "plan_id = 'none-such'",
+        "at >= '2020-01-01' AND actor IS NOT NULL",
+    ):
+        assert revisions(pushed.where(condition)) == revisions(every.where(condition)), condition
+    every.unpersist()
+
+
+def revisions(frame: DataFrame) -> list[int]:
+    return sorted(row.revision for row in frame.collect())
+
+
+def test_anomalies_are_selected_by_kind_topic_and_time(
+    spark: SparkSession, tier: Tier, pushdown: None
+) -> None:
+    topic_id, run_id = uuid4(), uuid4().hex
+    missing = Anomaly(AnomalyKind.MISSING_OBJECTS, topic_id, 1, uuid4(), detail="gone")
+    orphan = Anomaly(AnomalyKind.ORPHAN_OBJECTS, topic_id, 2, uuid4(), "0:key")
+    tier.rlmm.report_anomalies([missing, orphan], run_id)
+    anomalies = table(spark, tier, "anomalies", topicId=str(topic_id), pushdown="true")
+    rows = {row.partition: row for row in anomalies.collect()}
+    assert (rows[1].kind, rows[1].detail, rows[1].object_key) == ("MISSING_OBJECTS", "gone", None)
+    assert (rows[2].object_key, rows[2].run_id, rows[2].times_seen) == ("0:key", run_id, 1)
+    assert [row.partition for row in anomalies.where("kind = 'ORPHAN_OBJECTS'").collect()] == [2]
+    future = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    assert anomalies.where(F.col("last_seen") > F.lit(rows[1].last_seen)).count() == 0
+    assert table(spark, tier, "anomalies", topicId=str(topic_id), fromTime=future).count() == 0
+
+
+BAD_OPTIONS: list[tuple[dict[str, str], str]] = [
+    ({"table": "segment"}, "option table: must be one of segments, partitions"),
+    ({"tabel": "segments"}, "option tabel: there is no such option; did you mean table"),
+    ({"partition": "one"}, "option partition: must be a whole number"),
+    ({"topicId": "abc"}, "option topicId: must be 22 characters"),
+    ({"state": "FINISHED"}, "option state: must be one of COPY_SEGMENT_STARTED"),
+    ({"state": "DELETE_SEGMENT_FINISHED"}, "option state: DELETE_SEGMENT_FINISHED is never"),
+    ({"fromTime": "yesterday"}, "option fromTime: must be like 2026-01-31T12:00:00Z"),
+    ({"fromOffset": "-1"}, "option fromOffset: must be a whole number"),
+    ({"table": "topics", "fromOffset": "1"}, "option fromOffset: the table topics has nothing"),
+    ({"retryForS": "soon"}, "option retryForS: must be a number of seconds"),
+    ({"tlsCertificate": "/tls.crt"}, "options tlsCa, tlsCertificate, tlsKey, tokenFile, plaintext"),
+    ({"plaintext": "yes"}, "option plaintext: must be one of true, false"),
+    ({"pushdown": "1"}, "option pushdown: must be one of true, false"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD_OPTIONS)
+def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        SedimentTables(CaseInsensitiveDict(options)).schema()
+
+
+def test_a_wrong_option_is_named_when_the_frame_is_made(spark: SparkSession) -> None:
+    with pytest.raises(AnalysisException, match="option tabel: there is no such option"):
+        spark.read.format("sediment").option("tabel", "segments").load()
+
+
+def test_what_cannot_be_reached_or_is_not_known_is_named(spark: SparkSession, tier: Tier) -> None:
+    with pytest.raises(AnalysisException, match="option topic: RLMM knows no topic 'nowhere'"):
+        table(spark, tier, topic="nowhere").collect()
+    with pytest.raises(AnalysisException, match=r"rlmm\.example:1 is another machine"):
+        table(spark, tier, rlmm="rlmm.example:1").collect()
+    with pytest.raises(AnalysisException, match=r"127\.0\.0\.1:1"):
+        table(spark, tier, rlmm="127.0.0.1:1", retryForS="0", topic="a").collect()
+    with pytest.raises(AnalysisException, match=r"option (dataDir|rlmm): "):
+        table(spark, tier, rlmm="", dataDir="/nowhere").collect()
