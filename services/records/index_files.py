@@ -51,6 +51,11 @@ class OffsetIndex:
         at = bisect_right(range(self._count), offset, key=lambda number: self.entry(number)[0])
         return self.entry(at - 1) if at else None
 
+    def position_before(self, position: int) -> int:
+        """Return the last position of an entry at or below `position`; 0 if there is none."""
+        at = bisect_right(range(self._count), position, key=lambda number: self.entry(number)[1])
+        return self.entry(at - 1)[1] if at else 0
+
 
 def _check_offset_index(data: bytes, segment_size_bytes: int) -> None:
     if len(data) % OFFSET_ENTRY.size:

@@ -54,7 +54,7 @@ def bundled_files(pattern: str) -> Callable[[], Sequence[bytes]]:
     return read
 
 
-class _Bytes:
+class Content:
     """Offer bytes as a segment."""
 
     def __init__(self, data: bytes) -> None:
@@ -82,7 +82,7 @@ def _read_batches(data: bytes) -> None:
     for content, verify in ((data, False), (data, True), (with_right_crcs(data), True)):
         transactions, last = Transactions(), -1
         try:
-            for each in walk_batches(_Bytes(content), 0, len(content), 0, verify=verify):
+            for each in walk_batches(Content(content), 0, len(content), 0, verify=verify):
                 assert last < each.base_offset <= each.last_offset < INT64_MAX
                 assert each.next_position <= len(content)
                 transactions.observe(each)

@@ -1,0 +1,1 @@
+"""Read the records of tiered topics without a broker: `format("sediment-records")`."""

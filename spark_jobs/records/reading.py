@@ -1,0 +1,156 @@
+"""Read pieces of segments on an executor: bytes, batches, records, Arrow."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+
+import pyarrow as pa
+
+from services.api.errors import (
+    CorruptSegmentError,
+    RemoteResourceNotFoundError,
+    RetriableRemoteStorageError,
+    ThrottledError,
+)
+from services.api.remote_storage_manager import IndexType, RemoteStorageManager
+from services.api.segments import RemoteLogSegmentMetadata
+from services.records.batches import Batch, BatchError, StreamWindow, verified, walk_batches
+from services.records.decode import RecordColumns, UnreadableRecordsError, decode
+from services.records.index_files import AbortedTxn, OffsetIndex
+from spark_jobs.connections import Services
+from spark_jobs.records.options import RecordsOptions
+from spark_jobs.records.plan import Piece
+from spark_jobs.records.schema import as_batch
+
+ROWS_PER_BATCH = 10_000
+BYTES_PER_BATCH = 4 * 1024 * 1024
+_BEHIND_BYTES = 64 * 1024
+
+
+def read_pieces(
+    rsm: RemoteStorageManager, services: Services, options: RecordsOptions, pieces: Sequence[Piece]
+) -> Iterator[pa.RecordBatch]:
+    """Read the records of a task, with one batch of Kafka's and one of Arrow's in memory.
+
+    Raises:
+        CorruptSegmentError: a batch is damaged, or cannot be decoded within the limit; names the
+            segment and the offsets.
+    """
+    for piece in pieces:
+        segment = piece.extent.segment
+        columns = RecordColumns()
+        try:
+            for batch in _batches(rsm, services, options, piece):
+                first, last = piece.extent.first, piece.extent.last
+                decode(batch, first, last, options.max_batch_bytes, columns)
+                if len(columns) >= ROWS_PER_BATCH or columns.size_bytes >= BYTES_PER_BATCH:
+                    yield as_batch(columns, segment.topic_id_partition, options)
+                    columns = RecordColumns()
+        except UnreadableRecordsError as e:
+            raise CorruptSegmentError(
+                f"{_name(segment)}: {e}. Its CRC is valid, so a producer sent it like this; if you "
+                "trust it, raise the option maxBatchBytes"
+            ) from e
+        except BatchError as e:
+            topic = segment.topic_id_partition.topic
+            raise CorruptSegmentError(
+                f"{_name(segment)}: {e} of the copied log; `sediment scrub --topic {topic}` "
+                "verifies the topic's segments and names damaged objects"
+            ) from e
+        except RemoteResourceNotFoundError as e:
+            raise RemoteResourceNotFoundError(
+                f"{_name(segment)}: {e}. Retention may have deleted it since the read began; read "
+                "again from the present log start"
+            ) from e
+        if len(columns):
+            yield as_batch(columns, segment.topic_id_partition, options)
+
+
+def _batches(
+    rsm: RemoteStorageManager, services: Services, options: RecordsOptions, piece: Piece
+) -> Iterator[Batch]:
+    """Read the verified batches of a piece that may have wanted records."""
+    extent, segment = piece.extent, piece.extent.segment
+    aborted: dict[int, list[AbortedTxn]] = {}
+    for txn in piece.aborted:
+        aborted.setdefault(txn.producer_id, []).append(txn)
+    start = _start_position(rsm, services, piece)
+    size = segment.segment_size_in_bytes
+    opened = _resumed(rsm, services, segment)
+    window = StreamWindow(opened, size, piece.end_position - start + _BEHIND_BYTES)
+    with closing(window):
+        for batch in walk_batches(window, start, size, segment.start_offset, verify=False):
+            if batch.position >= piece.end_position or batch.base_offset > extent.last:
+                return
+            if batch.position < piece.start_position or batch.last_offset < extent.first:
+                continue
+            if batch.is_control or _is_old(batch, options) or _is_aborted(batch, aborted):
+                continue
+            if batch.size_bytes > options.max_batch_bytes:
+                raise UnreadableRecordsError(
+                    f"the batch at offset {batch.base_offset} to {batch.last_offset} has "
+                    f"{batch.size_bytes} bytes, more than the limit of {options.max_batch_bytes}"
+                )
+            yield verified(window, batch)
+
+
+def _start_position(rsm: RemoteStorageManager, services: Services, piece: Piece) -> int:
+    """Return the position of a batch at or before the beginning of the piece."""
+    if piece.start_position == 0:
+        return 0
+    segment = piece.extent.segment
+    data = services.retrying()(lambda: b"".join(rsm.fetch_index(segment, IndexType.OFFSET)))
+    try:
+        index = OffsetIndex(data, segment.start_offset, segment.segment_size_in_bytes)
+    except ValueError as e:
+        raise CorruptSegmentError(f"{_name(segment)}: OFFSET index: {e}") from e
+    return index.position_before(piece.start_position)
+
+
+def _is_old(batch: Batch, options: RecordsOptions) -> bool:
+    """Return whether every record is older than `fromTime`."""
+    since = options.from_time_ms
+    return since is not None and batch.max_timestamp_ms < since
+
+
+def _is_aborted(batch: Batch, aborted: dict[int, list[AbortedTxn]]) -> bool:
+    """Return whether a batch is of an aborted transaction, both ends of which are inclusive."""
+    return batch.is_transactional and any(
+        txn.first_offset <= batch.base_offset <= txn.last_offset
+        for txn in aborted.get(batch.producer_id, ())
+    )
+
+
+def _resumed(
+    rsm: RemoteStorageManager, services: Services, segment: RemoteLogSegmentMetadata
+) -> Callable[[int, int], Iterator[bytes]]:
+    """Return how to open a range of a log; a stream that breaks off is resumed behind its bytes."""
+
+    def open_range(start: int, end: int) -> Iterator[bytes]:
+        at = start
+        stream: Iterator[bytes] | None = None
+
+        def next_chunk() -> bytes | None:
+            nonlocal stream
+            try:
+                if stream is None:
+                    stream = rsm.fetch_log_segment(segment, at, end)
+                return next(stream, None)
+            except (RetriableRemoteStorageError, ThrottledError):
+                stream = None
+                raise
+
+        try:
+            while at <= end and (chunk := services.retrying()(next_chunk)) is not None:
+                at += len(chunk)
+                yield chunk
+        finally:
+            close = getattr(stream, "close", None)
+            if close is not None:
+                close()
+
+    return open_range
+
+
+def _name(segment: RemoteLogSegmentMetadata) -> str:
+    name = segment.remote_log_segment_id
+    return f"{name}, offsets {segment.start_offset} to {segment.end_offset}"

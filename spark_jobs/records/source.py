@@ -1,0 +1,130 @@
+"""Serve the data source `sediment-records`: the records of tiered topics, as rows or stream."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
+
+from services.api.errors import InvalidRequestError
+from services.api.ids import uuid_to_text
+from spark_jobs.connections import Services
+from spark_jobs.records.options import OFFSETS, RecordsOptions, records_options
+from spark_jobs.records.reading import read_pieces
+from spark_jobs.records.schema import OFFSETS_SCHEMA, RECORDS_SCHEMA
+from spark_jobs.records.stream import RecordsStreamReader
+from spark_jobs.records.tier import (
+    PartitionReach,
+    connected,
+    plan_tasks,
+    read_reach,
+    wanted_partitions,
+)
+
+NAME = "sediment-records"
+
+
+class SedimentRecords(DataSource):
+    """The data source `sediment-records`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        _, options = records_options(self.options)
+        return OFFSETS_SCHEMA if options.table == OFFSETS else RECORDS_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        services, options = self._connected(schema)
+        kind = OffsetsReader if options.table == OFFSETS else RecordsReader
+        return kind(services, options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        given, options = records_options(self.options)
+        given.refuse(("toOffset",), "a stream has no end; give toTime, or stop the query")
+        if options.table == OFFSETS:
+            raise InvalidRequestError("option table: a stream reads records only")
+        services, _ = self._connected(schema)
+        return RecordsStreamReader(services, options)
+
+    def _connected(self, schema: StructType) -> tuple[Services, RecordsOptions]:
+        given, options = records_options(self.options)
+        if schema.fieldNames() != self.schema().fieldNames():
+            raise InvalidRequestError(f"{NAME} has its own columns; give no schema")
+        return given.services("rlmm", "rsm"), options
+
+
+class RecordsReader(DataSourceReader):
+    """Read what the tier has of the wanted partitions when the query is planned."""
+
+    def __init__(self, services: Services, options: RecordsOptions) -> None:
+        self._services = services
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        with connected(self._services) as tier:
+            return [
+                InputPartition(task)
+                for tp in wanted_partitions(tier, options)
+                for found in [read_reach(tier, tp, options.from_offset, options.is_committed)]
+                for task in plan_tasks(
+                    tier, options, found, found.reach.first, _end_of(found, options)
+                )
+            ]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if partition.value is None:  # Spark reads one task if there are none
+            return
+        with self._services.connected_rsm() as rsm:
+            yield from read_pieces(rsm, self._services, self._options, partition.value)
+
+
+class OffsetsReader(RecordsReader):
+    """Report, for each partition, the offsets that RecordsReader reads."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with connected(self._services) as tier:
+            return [InputPartition(tp) for tp in wanted_partitions(tier, self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if partition.value is None:
+            return
+        options = self._options
+        with connected(self._services) as tier:
+            found = read_reach(tier, partition.value, options.from_offset, options.is_committed)
+        tp, report, polled = found.topic_id_partition, found.state.report, found.state.polled_log
+        watermark = report or polled
+        yield (
+            tp.topic,
+            uuid_to_text(tp.topic_id),
+            tp.partition,
+            found.reach.first,
+            _end_of(found, options),
+            found.state.log_start_offset,
+            None if watermark is None else watermark.high_watermark,
+            _reason(found, options),
+        )
+
+
+def _end_of(found: PartitionReach, options: RecordsOptions) -> int:
+    """Return the end, exclusive, of what is read of a partition."""
+    if options.to_offset is None:
+        return found.end
+    return max(min(found.end, options.to_offset + 1), found.reach.first)
+
+
+def _reason(found: PartitionReach, options: RecordsOptions) -> str:
+    """Say why a read ends where it does."""
+    end = _end_of(found, options)
+    if end < found.end:
+        return "option toOffset"
+    if end < found.reach.end:
+        return f"the end of the transaction at offset {end} is not in the tier yet"
+    return f"no finished segment has offset {end}"

@@ -1,0 +1,164 @@
+"""Read tiered records as a micro-batch stream, bounded by what has finished without a gap."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from services.api.errors import InvalidRangeError
+from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
+from spark_jobs.connections import Services
+from spark_jobs.records.options import RecordsOptions
+from spark_jobs.records.plan import Piece
+from spark_jobs.records.reading import read_pieces
+from spark_jobs.records.tier import (
+    PartitionReach,
+    TierReader,
+    connected,
+    plan_tasks,
+    read_reach,
+    wanted_partitions,
+)
+
+Offsets = dict[TopicIdPartition, int]
+"""The next offset of each partition."""
+
+JsonOffsets = dict[str, dict[str, int]]
+"""As Spark stores them: by topic and topic id, then by partition."""
+
+
+class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Read each micro-batch from the segments that have its offsets.
+
+    The same two offsets always give the same rows: a batch ends where the finished segments reach
+    without a gap, and with read_committed before the first transaction that the tier cannot decide.
+    """
+
+    def __init__(self, services: Services, options: RecordsOptions) -> None:
+        self._services = services
+        self._options = options
+        self._last: Offsets | None = None
+
+    def initialOffset(self) -> JsonOffsets:
+        """Return the first offsets of the partitions of which the tier has something now."""
+        with connected(self._services) as tier:
+            return to_json({tp: first for tp, (first, _) in self._ranges(tier, {}).items()})
+
+    def latestOffset(
+        self, start: JsonOffsets | None = None, limit: ReadLimit | None = None
+    ) -> JsonOffsets:
+        """Return the end of what can be read, at most as far as the limit allows.
+
+        Spark 4.1 gives neither a start nor a limit.
+        """
+        begin = from_json(start or {})
+        with connected(self._services) as tier:
+            ranges = self._ranges(tier, begin)
+        if self._last is not None:
+            last = self._last
+            ranges = {
+                tp: (first, max(min(end, last.get(tp, first)), first))
+                for tp, (first, end) in ranges.items()
+            }
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return to_json({**begin, **limited(ranges, most)})
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Keep the present end as that of the query."""
+        with connected(self._services) as tier:
+            self._last = {tp: end for tp, (_, end) in self._ranges(tier, {}).items()}
+
+    def partitions(self, start: JsonOffsets, end: JsonOffsets) -> Sequence[InputPartition]:
+        begin = from_json(start)
+        with connected(self._services) as tier:
+            return [
+                InputPartition(task)
+                for tp, last in from_json(end).items()
+                for task in self._tasks(tier, tp, begin.get(tp), last)
+            ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with self._services.connected_rsm() as rsm:
+            yield from read_pieces(rsm, self._services, self._options, partition.value)
+
+    def _tasks(
+        self, tier: TierReader, tp: TopicIdPartition, first: int | None, end: int
+    ) -> list[list[Piece]]:
+        """Plan one partition's part of a batch; it must be there as it was when it was planned.
+
+        Raises:
+            InvalidRangeError: some of its offsets are gone, and failOnDataLoss is true.
+        """
+        if first is not None and first >= end:
+            return []
+        found = self._reach(tier, tp, first)
+        begins = found.reach.first if first is None else first
+        is_gone = found.reach.first > begins or found.end < end
+        if is_gone and self._options.fail_on_data_loss:
+            raise InvalidRangeError(
+                f"{tp.topic}-{tp.partition}: offsets {begins} to {end - 1} were to be read, the "
+                f"tier has {found.reach.first} to {found.end - 1}; retention or `sediment topics "
+                "delete` may have deleted the others. The option failOnDataLoss=false goes on "
+                "without them"
+            )
+        return plan_tasks(tier, self._options, found, found.reach.first, end)
+
+    def _ranges(
+        self, tier: TierReader, begin: Mapping[TopicIdPartition, int]
+    ) -> dict[TopicIdPartition, tuple[int, int]]:
+        """Return the offsets, the end exclusive, that can be read of each partition.
+
+        A partition that is new begins at the tier's first offset; without any it is left out.
+        """
+        ranges = {}
+        for tp in wanted_partitions(tier, self._options):
+            found = self._reach(tier, tp, begin.get(tp))
+            first = begin.get(tp, found.reach.first)
+            if tp in begin or found.reach.extents:
+                ranges[tp] = (first, max(found.end, first))
+        return ranges
+
+    def _reach(self, tier: TierReader, tp: TopicIdPartition, begin: int | None) -> PartitionReach:
+        """Read how far a partition reaches; without a gap behind what the stream has read."""
+        options = self._options
+        if begin is None:
+            return read_reach(tier, tp, options.from_offset, options.is_committed)
+        return read_reach(tier, tp, begin, options.is_committed, is_exact=True)
+
+
+def limited(ranges: Mapping[TopicIdPartition, tuple[int, int]], most: int | None) -> Offsets:
+    """Return ends up to which at most `most` offsets, shared evenly, are read; None for all."""
+    total = sum(end - first for first, end in ranges.values())
+    if most is None or total <= most:
+        return {tp: end for tp, (_, end) in ranges.items()}
+    return {
+        tp: first + (max((end - first) * most // total, 1) if end > first else 0)
+        for tp, (first, end) in ranges.items()
+    }
+
+
+def to_json(offsets: Mapping[TopicIdPartition, int]) -> JsonOffsets:
+    made: JsonOffsets = {}
+    for tp, offset in sorted(offsets.items()):
+        made.setdefault(f"{tp.topic}:{uuid_to_text(tp.topic_id)}", {})[str(tp.partition)] = offset
+    return made
+
+
+def from_json(stored: Mapping[str, Mapping[str, int]]) -> Offsets:
+    offsets: Offsets = {}
+    for name, partitions in stored.items():
+        topic, _, topic_id = name.rpartition(":")
+        for number, offset in partitions.items():
+            tp = TopicIdPartition(uuid_from_text(topic_id, "topic id"), topic, int(number))
+            offsets[tp] = offset
+    return offsets

@@ -1,0 +1,364 @@
+"""The records source over real RSM and RLMM, against what a real consumer read."""
+
+import base64
+import gzip
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from services.api.errors import (
+    CorruptSegmentError,
+    InvalidRangeError,
+    InvalidRequestError,
+    RemoteResourceNotFoundError,
+)
+from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.lineage import checkpoint_text
+from services.api.partitions import OffsetGap
+from services.api.remote_storage_manager import IndexType
+from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs
+from services.common.inflate import Codec
+from services.local.postgres import EmbeddedPostgres
+from services.records.index_files import AbortedTxn
+from services.rlm.copy.ship import ShipSettings, ship
+from services.rsm.settings import RsmSettings
+from spark_jobs.records.schema import RECORDS_ARROW, RECORDS_SCHEMA
+from spark_jobs.records.source import SedimentRecords
+from tests.contract.remote_storage_manager_contract import Files
+from tests.harness.bombs import bomb
+from tests.harness.rlmm_process import serving_rlmm
+from tests.harness.served_rsm import serving
+from tests.harness.tier import BROKER, a_topic, segment
+from tests.spark.records_reads import ServedTier, offsets, reaches, records, rows_of, source, tasks
+from tests.unit.rlm.kafka_bytes import (
+    ABORT,
+    COMMIT,
+    TRANSACTIONAL,
+    batch,
+    marker,
+    producer_snapshot,
+)
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
+DATA = Path(__file__).parents[1] / "data"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TOPICS = ["orders.eu-west", "payments", "clicks", "profiles", "telemetry", "mixed-codecs"]
+
+
+@pytest.fixture(scope="module")
+def tier(
+    postgres: EmbeddedPostgres, migrated_database: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServedTier]:
+    """Both services over gRPC in this process, which start in no time."""
+    objects = tmp_path_factory.mktemp("objects")
+    name = f"records_{uuid4().hex}"
+    database_url = postgres.create_database(name, template=migrated_database)
+    settings = RsmSettings(backend="filesystem", directory=objects)
+    with serving(settings) as rsm, serving_rlmm(database_url) as rlmm:
+        yield ServedTier(rsm.client, rlmm.client, rsm.address, rlmm.address)
+    postgres.drop_database(name)
+
+
+@pytest.fixture(scope="module")
+def shipped(tier: ServedTier, tmp_path_factory: pytest.TempPathFactory) -> ServedTier:
+    """The tier with the bundled log of a real broker in it."""
+    log_dir = shutil.copytree(DATA / "kafka-log", tmp_path_factory.mktemp("log") / "log")
+    report = ship([log_dir], tier.rsm, tier.rlmm, ShipSettings(threads=4))
+    assert sum(each.copied_segments for each in report.partitions) == 72, report
+    return tier
+
+
+def consumed(topic: str) -> list[dict[str, Any]]:
+    """Return what a consumer of Kafka read of a topic, in the columns of the source."""
+    with gzip.open(DATA / "kafka-log.records.jsonl.gz", "rt") as lines:
+        return [as_row(read) for read in map(json.loads, lines) if read["topic"] == topic]
+
+
+def as_row(read: Mapping[str, Any]) -> dict[str, Any]:
+    headers = [{"key": name, "value": decoded(value)} for name, value in read["headers"]]
+    return {
+        "key": decoded(read["key"]),
+        "value": decoded(read["value"]),
+        "topic": read["topic"],
+        "partition": read["partition"],
+        "offset": read["offset"],
+        "timestamp": EPOCH + timedelta(milliseconds=read["timestamp_ms"]),
+        "timestampType": int(read["timestamp_type"] == "LogAppendTime"),
+        "headers": headers or None,
+        "leader_epoch": read["leader_epoch"],
+        "committed": read["committed"],
+    }
+
+
+def decoded(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+def test_the_schema_is_the_same_in_spark_and_in_arrow() -> None:
+    assert to_arrow_schema(RECORDS_SCHEMA, timezone="UTC") == RECORDS_ARROW
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+@pytest.mark.parametrize("topic", TOPICS)
+def test_every_record_is_as_a_consumer_read_it(
+    shipped: ServedTier, topic: str, isolation: str
+) -> None:
+    ends = {p: row[1] for p, row in reaches(shipped, topic=topic, isolation=isolation).items()}
+    wanted = [
+        row
+        for row in consumed(topic)
+        if row["offset"] < ends[row["partition"]]
+        and (row["committed"] or isolation == "read_uncommitted")
+    ]
+    for row in wanted:
+        del row["committed"]
+    assert len(wanted) > 100
+    assert records(shipped, topic=topic, isolation=isolation, splitBytes=16_384) == wanted
+
+
+def test_splits_of_any_size_give_each_record_once(shipped: ServedTier) -> None:
+    whole = records(shipped, topic="telemetry")
+    split = tasks(shipped, topic="telemetry", splitBytes=4_096)
+    assert len(split) > 4 * len(tasks(shipped, topic="telemetry", splitBytes=65_536))
+    assert [row for rows in split for row in rows] == whole
+
+
+@pytest.mark.parametrize(
+    ("first", "last"), [(0, 0), (57, 58), (119, 121), (100, 299), (250, 10_000)]
+)
+def test_a_range_of_offsets_has_those_offsets(shipped: ServedTier, first: int, last: int) -> None:
+    wanted = [
+        n for n in offsets(records(shipped, topic="payments", partition=0)) if first <= n <= last
+    ]
+    found = tasks(shipped, topic="payments", partition=0, fromOffset=first, toOffset=last)
+    assert offsets(row for rows in found for row in rows) == wanted
+    assert len(found) <= 1
+
+
+def test_a_range_of_times_has_those_times(shipped: ServedTier) -> None:
+    every = records(shipped, topic="telemetry")
+    times = sorted(row["timestamp"] for row in every)
+    first, last = times[len(times) // 3], times[len(times) // 2]
+    found = records(shipped, topic="telemetry", fromTime=first.isoformat(), toTime=last.isoformat())
+    assert found == [row for row in every if first <= row["timestamp"] <= last]
+    assert found
+
+
+def test_old_segments_are_not_planned(shipped: ServedTier) -> None:
+    every = records(shipped, topic="profiles")
+    newest = max(row["timestamp"] for row in every)
+    planned = source(shipped, topic="profiles", fromTime=newest.isoformat())
+    [task] = planned.reader(planned.schema()).partitions()
+    assert len(task.value) < 4
+    assert records(shipped, topic="profiles", fromTime=newest.isoformat()) == [
+        row for row in every if row["timestamp"] >= newest
+    ]
+
+
+def test_the_offsets_say_how_far_a_read_reaches_and_why(shipped: ServedTier) -> None:
+    [first, end, *_, why] = reaches(shipped, topic="clicks", partition=1)[1]
+    assert (first, why) == (5, f"no finished segment has offset {end}")
+    assert offsets(records(shipped, topic="clicks", partition=1))[-1] == end - 1
+    assert reaches(shipped, topic="clicks", partition=1, toOffset=9)[1][-1] == "option toOffset"
+
+
+BAD: list[tuple[dict[str, object], str]] = [
+    ({}, "option topic: give the names of topics"),
+    ({"topic": "a", "isolation": "committed"}, "option isolation: must be one of read_committed"),
+    ({"topic": "a", "splitBytes": "1"}, "option splitBytes: must be a whole number, 4096 to"),
+    ({"topic": "a", "fromOffset": "x"}, "option fromOffset: must be a whole number"),
+    ({"topic": "a", "form": "x"}, "option form: there is no such option"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD)
+def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        SedimentRecords(CaseInsensitiveDict(options)).schema()
+
+
+def test_what_the_tier_does_not_have_is_named(shipped: ServedTier) -> None:
+    with pytest.raises(InvalidRequestError, match="option topic: RLMM knows no topic nowhere"):
+        records(shipped, topic="nowhere")
+    with pytest.raises(InvalidRequestError, match="option partition: the tier has no partition 9"):
+        records(shipped, topic="clicks", partition=9)
+    made = source(shipped, topic="clicks", toOffset=1)
+    with pytest.raises(InvalidRequestError, match="option toOffset: a stream has no end"):
+        made.streamReader(made.schema())
+
+
+def copied(
+    tier: ServedTier,
+    tp: TopicIdPartition,
+    start: int,
+    batches: list[bytes],
+    *,
+    epochs: tuple[tuple[int, int], ...] = ((0, 0),),
+    open_transactions: dict[int, int] | None = None,
+    aborted: bytes = b"",
+) -> RemoteLogSegmentMetadata:
+    """Copy a segment that is made byte by byte, with its indexes."""
+    log = b"".join(batches)
+    last = batches[-1]
+    end = int.from_bytes(last[:8], "big") + int.from_bytes(last[23:27], "big")
+    own = [(epoch, max(at, start)) for epoch, at in epochs if at <= end]
+    made = replace(
+        segment(tp, 0, segment_size_in_bytes=len(log), txn_idx_empty=not aborted),
+        start_offset=start,
+        end_offset=end,
+        max_timestamp_ms=1_000,
+        segment_leader_epochs=segment_leader_epochs(own[-1:]),
+    )
+    indexes = {
+        IndexType.OFFSET: b"",
+        IndexType.TIMESTAMP: b"",
+        IndexType.PRODUCER_SNAPSHOT: producer_snapshot(open_transactions),
+        IndexType.LEADER_EPOCH: checkpoint_text(segment_leader_epochs(epochs)).encode(),
+    }
+    if aborted:
+        indexes[IndexType.TRANSACTION] = aborted
+    return tier.copy(made, Files(log, indexes))
+
+
+def plain(base_offset: int, values: list[bytes], **fields: Any) -> bytes:
+    """Build a batch of real records."""
+    payload = b""
+    for delta, value in enumerate(values):
+        body = bytes([0, 0, delta << 1, 1, len(value) << 1]) + value + b"\0"
+        payload += bytes([len(body) << 1]) + body
+    return batch(base_offset, len(values), payload=payload, **fields)
+
+
+def test_records_of_overlapping_segments_come_once(tier: ServedTier) -> None:
+    [tp] = a_topic()
+    log = [plain(at, [b"%d" % at, b"%d" % (at + 1)]) for at in range(0, 10, 2)]
+    copied(tier, tp, 0, log[:3])
+    copied(tier, tp, 2, log[1:4])
+    copied(tier, tp, 4, log[2:5])
+    rows = records(tier, topic=tp.topic)
+    assert [(row["offset"], row["value"]) for row in rows] == [(n, b"%d" % n) for n in range(10)]
+
+
+def test_records_of_an_overruled_leader_are_left_out(tier: ServedTier) -> None:
+    [tp] = a_topic()
+    copied(tier, tp, 0, [plain(0, [b"a", b"b"]), plain(2, [b"lost", b"lost"])])
+    copied(tier, tp, 2, [plain(2, [b"c", b"d", b"e"])], epochs=((0, 0), (1, 2)))
+    assert [row["value"] for row in records(tier, topic=tp.topic)] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_a_read_ends_before_a_hole_and_passes_a_recorded_gap(tier: ServedTier) -> None:
+    [tp] = a_topic()
+    copied(tier, tp, 0, [plain(0, [b"a", b"b"])])
+    copied(tier, tp, 4, [plain(4, [b"e"])])
+    assert offsets(records(tier, topic=tp.topic)) == [0, 1]
+    assert offsets(records(tier, topic=tp.topic, fromOffset=2)) == [4]
+    tier.rlmm.record_gap(tp, OffsetGap(2, 3), BROKER)
+    assert offsets(records(tier, topic=tp.topic)) == [0, 1, 4]
+
+
+def test_a_transaction_that_the_tier_cannot_decide_ends_a_committed_read(tier: ServedTier) -> None:
+    [tp] = a_topic()
+    mine, other = (
+        plain(at, [b"%d" % at], producer_id=7, attributes=TRANSACTIONAL) for at in (1, 3)
+    )
+    first = [plain(0, [b"0"]), mine, plain(2, [b"2"])]
+    copied(tier, tp, 0, first, open_transactions={7: 1})
+    committed = {"topic": tp.topic, "isolation": "read_committed"}
+    assert offsets(records(tier, **committed)) == [0]
+    assert "transaction at offset 1" in reaches(tier, **committed)[0][-1]
+    assert offsets(records(tier, topic=tp.topic)) == [0, 1, 2]
+    aborted = AbortedTxn(7, 1, 4, 5).to_bytes()
+    copied(tier, tp, 3, [other, marker(4, 7, ABORT), plain(5, [b"5"])], aborted=aborted)
+    assert offsets(records(tier, **committed)) == [0, 2, 5]
+    assert offsets(records(tier, topic=tp.topic)) == [0, 1, 2, 3, 5]
+    later = plain(6, [b"6"], producer_id=7, attributes=TRANSACTIONAL)
+    copied(tier, tp, 6, [later, marker(7, 7, COMMIT)])
+    assert offsets(records(tier, **committed, fromOffset=1)) == [2, 5, 6]
+
+
+def test_a_batch_that_inflates_beyond_the_bound_is_an_error_by_name(tier: ServedTier) -> None:
+    [tp] = a_topic()
+    payload = bomb(Codec.GZIP, 16 * 1024 * 1024)
+    copied(tier, tp, 0, [plain(0, [b"a"]), batch(1, payload=payload, attributes=Codec.GZIP)])
+    with pytest.raises(CorruptSegmentError, match=r"offset 1 to .* inflates to more than"):
+        records(tier, topic=tp.topic, maxBatchBytes=1_000_000)
+    assert offsets(records(tier, topic=tp.topic, maxBatchBytes=1_000_000, toOffset=0)) == [0]
+
+
+def test_a_segment_that_is_deleted_meanwhile_is_named(tier: ServedTier) -> None:
+    [tp] = a_topic()
+    made = copied(tier, tp, 0, [plain(0, [b"a"])])
+    planned = source(tier, topic=tp.topic)
+    reader = planned.reader(planned.schema())
+    [task] = reader.partitions()
+    tier.rsm.delete_log_segment_data(made)
+    with pytest.raises(RemoteResourceNotFoundError, match="Retention may have deleted it"):
+        rows_of(reader, task)
+
+
+def test_a_stream_reads_what_has_finished_and_a_batch_again_gives_the_same_rows(
+    tier: ServedTier,
+) -> None:
+    [tp] = a_topic()
+    copied(tier, tp, 0, [plain(0, [b"a", b"b"]), plain(2, [b"c"])])
+    reader = stream(tier, tp)
+    start = reader.initialOffset()
+    name = f"{tp.topic}:{uuid_to_text(tp.topic_id)}"
+    assert start == {name: {"0": 0}}
+    middle = reader.latestOffset(start, ReadMaxRows(2))
+    assert middle == {name: {"0": 2}}
+    assert stream_offsets(reader, start, middle) == [0, 1]
+    end = reader.latestOffset(middle, ReadAllAvailable())
+    assert end == {name: {"0": 3}}
+    copied(tier, tp, 4, [plain(4, [b"e"])])  # a hole: offset 3
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert reader.partitions(end, end) == []
+    copied(tier, tp, 2, [plain(2, [b"c"]), plain(3, [b"d"])])
+    last = reader.latestOffset(end, ReadAllAvailable())
+    assert last == {name: {"0": 5}}
+    assert stream_offsets(reader, end, last) == [3, 4]
+    assert stream_offsets(stream(tier, tp), start, middle) == [0, 1]
+    reader.prepareForTriggerAvailableNow()
+    copied(tier, tp, 5, [plain(5, [b"f"])])
+    assert reader.latestOffset(last, ReadAllAvailable()) == last
+
+
+def test_a_stream_whose_offsets_are_gone_fails_unless_it_may_lose_them(tier: ServedTier) -> None:
+    [tp] = a_topic()
+    for at in (0, 2):
+        copied(tier, tp, at, [plain(at, [b"a", b"b"])])
+    reader = stream(tier, tp)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    tier.rlmm.raise_log_start_offset(tp, 2)
+    with pytest.raises(InvalidRangeError, match="failOnDataLoss=false"):
+        reader.partitions(start, end)
+    assert stream_offsets(stream(tier, tp, failOnDataLoss="false"), start, end) == [2, 3]
+
+
+def stream(tier: ServedTier, tp: TopicIdPartition, **options: object) -> Any:
+    made = source(tier, topic=tp.topic, **options)
+    return made.streamReader(made.schema())
+
+
+def stream_offsets(reader: Any, start: Any, end: Any) -> list[int]:
+    planned: Iterator[Any] = iter(reader.partitions(start, end))
+    return [offset for each in planned for offset in offsets(rows_of(reader, each))]
+
+
+def test_bytes_before_and_after_a_range_are_not_requested(shipped: ServedTier) -> None:
+    planned = source(shipped, topic="telemetry", fromOffset=20, toOffset=21)
+    [task] = planned.reader(planned.schema()).partitions()
+    [piece] = task.value
+    assert 0 < piece.start_position < piece.end_position
+    assert piece.size_bytes < piece.extent.segment.segment_size_in_bytes // 2

@@ -1,0 +1,114 @@
+"""Decode real and damaged batches into columns."""
+
+import base64
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.api.validation import INT64_MAX
+from services.common.inflate import Codec
+from services.records.batches import Batch, FileWindow, walk_batches
+from services.records.decode import RecordColumns, UnreadableRecordsError, decode
+from tests.harness.bombs import bomb, record_of_headers
+from tests.harness.parsers.of_logs import Content
+from tests.unit.rlm.kafka_bytes import batch
+
+DATA = Path(__file__).parents[2] / "data"
+LIMIT_BYTES = 1024 * 1024
+
+
+def consumed() -> dict[tuple[str, int], list[tuple[Any, ...]]]:
+    """Return what a consumer of Kafka read, by topic and partition."""
+    found: dict[tuple[str, int], list[tuple[Any, ...]]] = {}
+    with gzip.open(DATA / "kafka-log.records.jsonl.gz", "rt") as lines:
+        for read in map(json.loads, lines):
+            row = (
+                read["offset"],
+                read["timestamp_ms"],
+                int(read["timestamp_type"] == "LogAppendTime"),
+                read["leader_epoch"],
+                plain(read["key"]),
+                plain(read["value"]),
+                [(name, plain(value)) for name, value in read["headers"]] or None,
+            )
+            found.setdefault((read["topic"], read["partition"]), []).append(row)
+    return found
+
+
+def plain(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+def rows_of(columns: RecordColumns) -> list[tuple[Any, ...]]:
+    return list(
+        zip(
+            columns.offsets,
+            columns.timestamps_ms,
+            columns.timestamp_types,
+            columns.leader_epochs,
+            columns.keys,
+            columns.values,
+            columns.headers,
+            strict=True,
+        )
+    )
+
+
+def test_every_record_of_a_real_log_is_as_a_consumer_read_it() -> None:
+    for (topic, partition), wanted in consumed().items():
+        columns = RecordColumns()
+        for path in sorted((DATA / "kafka-log" / f"{topic}-{partition}").glob("*.log")):
+            with FileWindow(path) as window:
+                for each in walk_batches(window, 0, window.size_bytes, 0, verify=True):
+                    if not each.is_control:
+                        decode(each, 0, INT64_MAX, LIMIT_BYTES, columns)
+        # A log may begin inside of a batch.
+        assert rows_of(columns)[-len(wanted) :] == wanted, topic
+
+
+def one(data: bytes) -> Batch:
+    [found] = walk_batches(Content(data), 0, len(data), 0, verify=True)
+    return found
+
+
+def record(value: bytes, delta: int = 0) -> bytes:
+    body = bytes([0, 0, delta << 1, 1, len(value) << 1]) + value + b"\0"
+    return bytes([len(body) << 1]) + body
+
+
+def test_only_the_offsets_of_a_range_are_decoded() -> None:
+    made = one(batch(5, 3, payload=b"".join(record(b"%d" % at, at) for at in range(3))))
+    columns = RecordColumns()
+    decode(made, 6, 6, LIMIT_BYTES, columns)
+    assert (columns.offsets, columns.values, columns.timestamp_types) == ([6], [b"1"], [0])
+
+
+DAMAGED = [
+    (batch(0, payload=record(b"a")[:-1]), "a record is cut off"),
+    (batch(0, payload=record(b"a") + b"x"), "1 bytes follow its 1 records"),
+    (batch(0, payload=record(b"a", 1)), "a record has offset 1, outside of its batch"),
+    (batch(0, payload=b"\x06\0\0\0"), "a record is cut off"),
+    (batch(0, payload=b"\xff" * 12), "a number has more than ten bytes"),
+    (batch(0, payload=b"\x0c\0\0\0\x01\x7ea"), "a key, value or header is longer"),
+    (batch(0, payload=b"\x0c\0\0\0\x03\x02a"), "a length of -2"),
+    (
+        batch(0, timestamp_ms=INT64_MAX, payload=record(b"a").replace(b"\0\0", b"\0\2", 1)),
+        "timestamp",
+    ),
+    (batch(0, payload=record_of_headers(10_001)), "10001 headers, of at most 10000"),
+    (batch(0, attributes=7), "unknown compression 7"),
+    (batch(0, attributes=Codec.GZIP), "not valid gzip data"),
+    (batch(0, attributes=Codec.ZSTD, payload=bomb(Codec.ZSTD, 16 * 1024 * 1024)), "more than the"),
+    (batch(0, payload=bytes(LIMIT_BYTES + 1)), "inflates to more than the limit"),
+]
+
+
+@pytest.mark.parametrize(("data", "message"), DAMAGED, ids=range(len(DAMAGED)))
+def test_what_is_no_record_is_refused_by_the_offsets_of_its_batch(
+    data: bytes, message: str
+) -> None:
+    with pytest.raises(UnreadableRecordsError, match=f"offset 0 to 0.*{message}"):
+        decode(one(data), 0, INT64_MAX, LIMIT_BYTES, RecordColumns())
