@@ -1,6 +1,7 @@
 """Serve the data source `sediment-records`: the records of tiered topics, as rows or stream."""
 
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -17,7 +18,6 @@ from spark_jobs.connections import Services
 from spark_jobs.records.options import OFFSETS, RecordsOptions, records_options
 from spark_jobs.records.reading import read_pieces
 from spark_jobs.records.schema import OFFSETS_SCHEMA, RECORDS_SCHEMA
-from spark_jobs.records.stream import RecordsStreamReader
 from spark_jobs.records.tier import (
     PartitionReach,
     connected,
@@ -51,7 +51,13 @@ class SedimentRecords(DataSource):
         if options.table == OFFSETS:
             raise InvalidRequestError("option table: a stream reads records only")
         services, _ = self._connected(schema)
-        return RecordsStreamReader(services, options)
+        try:
+            # Not at the top: Spark 4.1 lacks what a stream needs, but not what a read needs.
+            stream = import_module("spark_jobs.records.stream")
+        except ImportError as e:
+            raise InvalidRequestError(f"{NAME}: a stream needs Spark 4.2 or newer") from e
+        reader: DataSourceStreamReader = stream.RecordsStreamReader(services, options)
+        return reader
 
     def _connected(self, schema: StructType) -> tuple[Services, RecordsOptions]:
         given, options = records_options(self.options)

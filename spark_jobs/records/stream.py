@@ -50,14 +50,9 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with connected(self._services) as tier:
             return to_json({tp: first for tp, (first, _) in self._ranges(tier, {}).items()})
 
-    def latestOffset(
-        self, start: JsonOffsets | None = None, limit: ReadLimit | None = None
-    ) -> JsonOffsets:
-        """Return the end of what can be read, at most as far as the limit allows.
-
-        Spark 4.1 gives neither a start nor a limit.
-        """
-        begin = from_json(start or {})
+    def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:
+        """Return the end of what can be read, at most as far as the limit allows."""
+        begin = from_json(start)
         with connected(self._services) as tier:
             ranges = self._ranges(tier, begin)
         if self._last is not None:

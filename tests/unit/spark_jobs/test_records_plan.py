@@ -66,10 +66,12 @@ def test_each_offset_is_read_from_one_segment() -> None:
 
 
 def test_only_the_epochs_of_the_lineage_count() -> None:
-    overruled = made(0, 99, (0, 0), (1, 40))
-    segments = [overruled, made(40, 120, (2, 40))]
-    found = reach(segments, [(0, 0), (2, 40)])
-    assert ranges(found, segments) == [(0, 0, 39), (1, 40, 120)]
+    [overruled, truncated] = made(0, 150, (0, 0), (1, 40)), made(0, 160, (0, 0))
+    follower = made(40, 120, (2, 40))
+    for other in (overruled, truncated):
+        segments = [other, follower]
+        found = reach(segments, [(0, 0), (2, 40)])
+        assert ranges(found, segments) == [(0, 0, 39), (1, 40, 120)]
 
 
 def test_a_segment_of_several_epochs_is_read_as_one() -> None:
