@@ -1,0 +1,87 @@
+"""The records source in Spark: by name, as rows and as a stream; docs/spark-records.md."""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from services.rlm.copy.ship import ship
+from spark_jobs.records.options import OPTIONS
+from spark_jobs.records.schema import OFFSETS_SCHEMA, RECORDS_SCHEMA
+from spark_jobs.source_options import CONNECTION
+from tests.harness.tier import Tier
+from tests.spark.records_reads import ServedTier, records
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "spark-records.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def shipped(tier: Tier, tmp_path_factory: pytest.TempPathFactory) -> ServedTier:
+    """The bundled log of a real broker in the tier."""
+    log_dir = shutil.copytree(
+        ROOT / "tests" / "data" / "kafka-log", tmp_path_factory.mktemp("log") / "log"
+    )
+    ship([log_dir], tier.rsm, tier.rlmm)
+    rsm, rlmm = tier.rsm_process.address, tier.rlmm_process.address
+    return ServedTier(tier.rsm, tier.rlmm, rsm, rlmm)
+
+
+def options(tier: ServedTier, **more: object) -> dict[str, Any]:
+    return {"rsm": tier.rsm_address, "rlmm": tier.rlmm_address, "topic": "payments", **more}
+
+
+def frame(spark: SparkSession, tier: ServedTier, **more: object) -> DataFrame:
+    return spark.read.format("sediment-records").options(**options(tier, **more)).load()
+
+
+def test_spark_reads_what_the_source_reads(spark: SparkSession, shipped: ServedTier) -> None:
+    every = frame(spark, shipped, isolation="read_committed", splitBytes=16_384)
+    assert every.rdd.getNumPartitions() > 8
+    rows = every.orderBy("partition", "offset").collect()
+    wanted = records(shipped, topic="payments", isolation="read_committed")
+    assert [(row.partition, row.offset, row.key, row.value) for row in rows] == [
+        (row["partition"], row["offset"], row["key"], row["value"]) for row in wanted
+    ]
+    reach = frame(spark, shipped, table="offsets").where("partition = 0").collect()
+    assert [row.from_offset for row in reach] == [0]
+
+
+def test_a_stream_that_is_stopped_goes_on_where_it_was(
+    spark: SparkSession, shipped: ServedTier, tmp_path: Path
+) -> None:
+    given = options(shipped, maxOffsetsPerTrigger=300, isolation="read_committed")
+    stream = spark.readStream.format("sediment-records").options(**given).load()
+    for _ in range(2):
+        writer = stream.writeStream.format("parquet").option("path", str(tmp_path / "rows"))
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        assert query.exception() is None
+    written = spark.read.parquet(str(tmp_path / "rows")).select("partition", "offset").collect()
+    wanted = records(shipped, topic="payments", isolation="read_committed")
+    assert sorted((row.partition, row.offset) for row in written) == [
+        (row["partition"], row["offset"]) for row in wanted
+    ]
+    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) > 2
+
+
+def names_in(section: str) -> list[str]:
+    text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE)
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+
+
+def test_the_page_has_the_columns_and_the_options() -> None:
+    schemas: list[tuple[str, StructType]] = [
+        ("Columns", RECORDS_SCHEMA),
+        ("What is read", OFFSETS_SCHEMA),
+    ]
+    for section, schema in schemas:
+        assert names_in(section) == schema.fieldNames()
+    assert names_in("Options") == [name for name in OPTIONS if name not in CONNECTION]
