@@ -25,6 +25,9 @@ def compile_protos() -> None:
     command = [sys.executable, "-m", "grpc_tools.protoc", *includes, *outs, *sources]
     # The plugins that write the type stubs are console scripts beside the interpreter.
     subprocess.run(command, check=True, env=_path_with_scripts())
+    # Python imports no package without this file from a zip, which a wheel in --py-files is.
+    for folder in {path.parent for path in GEN.rglob("*.py")} | {GEN / "tieredstorage"}:
+        (folder / "__init__.py").touch()
 
 
 def google_protos() -> Path:

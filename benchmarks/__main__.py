@@ -15,6 +15,7 @@ from benchmarks import (
     broker_rebuild,
     broker_requests,
     broker_restart,
+    local_sweep,
     rlm_faults,
     rlm_idle,
     rlm_outage,
@@ -77,6 +78,7 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "broker_rebuild": broker_rebuild.run,
     "broker_restart": broker_restart.run,
     "broker_vs_lts": broker_catch_up.run_against_local_tiered_storage,
+    "local_sweep": local_sweep.run,
     "spark_delete": spark_delete.run,
     "spark_scan": spark_scan.run,
 }

@@ -12,8 +12,8 @@ from benchmarks.deployment import Deployment, deployed
 from benchmarks.many_segments import make_segments, store_rows
 from benchmarks.measure import Result, ratio
 from spark_jobs.connections import Services
-from spark_jobs.launch import spark_session
 from spark_jobs.segments_source import remote_log_segments
+from spark_jobs.spark_session import SparkSettings, spark_session
 
 PARTITIONS = 200
 SEGMENTS = 200_000
@@ -34,7 +34,7 @@ def run() -> Result:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sediment-bench-")))
         # First, because gRPC does not support the fork that starts Java.
         spark = stack.enter_context(
-            spark_session("spark_scan", directory, directory / "spark.log", master)
+            spark_session("spark_scan", directory, directory / "spark.log", SparkSettings(master))
         )
         services = stack.enter_context(deployed())
         url = services.stack.credentials.database_url

@@ -5,7 +5,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import grpc
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
 
 from services.api.errors import (
     InvalidRequestError,
@@ -14,14 +14,16 @@ from services.api.errors import (
     ThrottledError,
 )
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.remote_storage_manager import RemoteStorageManager
+from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects
 from services.common.client_security import NOT_CHOSEN, SecurityOptions
 from services.rpc.client.channel import open_channel, peer_of
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
-from services.rpc.client.storage import RemoteStorageManagerClient
+from services.rpc.client.storage import RemoteStorageManagerClient, SegmentObjectsClient
 
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
+_THROTTLED_FOR_S = 900.0
+"""How long a task waits for a service that has too much to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +50,32 @@ class Services:
         with self.open_channel(self.rsm) as channel:
             yield RemoteStorageManagerClient(channel, self.rsm)
 
+    @contextmanager
+    def connected_objects(self) -> Iterator[SegmentObjects]:
+        with self.open_channel(self.rsm) as channel:
+            yield SegmentObjectsClient(channel, self.rsm)
+
     def open_channel(self, address: str) -> grpc.Channel:
         return open_channel(address, self.security.security_for(address))
 
     def retrying(self) -> Retrying:
         """Return the one retry loop between a task and a service.
 
-        It repeats calls that fail because a service is down or overloaded; they must be idempotent.
+        It repeats calls that fail because a service is down, or, for longer, because it has too
+        much to do; they must be idempotent.
         """
         return Retrying(
             retry=retry_if_exception_type((RetriableRemoteStorageError, ThrottledError)),
             wait=wait_random_exponential(_FIRST_WAIT_S, _LONGEST_WAIT_S),
-            stop=stop_after_delay(self.retry_for_s),
+            stop=self._is_over,
             reraise=True,
         )
+
+    def _is_over(self, call: RetryCallState) -> bool:
+        error = None if call.outcome is None else call.outcome.exception()
+        is_throttled = isinstance(error, ThrottledError)
+        limit_s = max(self.retry_for_s, _THROTTLED_FOR_S) if is_throttled else self.retry_for_s
+        return (call.seconds_since_start or 0.0) >= limit_s
 
     def require_reachable(self) -> None:
         """Wait until both services accept connections, and check that each is the right one.

@@ -5,7 +5,7 @@ contain; never more than was planned.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from uuid import UUID
@@ -25,12 +25,12 @@ from services.api.errors import (
 )
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.retention import DeletionReason
 from services.api.segments import RemoteLogSegmentState
 from services.common.retry import replan
 from services.workflows.deletion import Deleter, DeletionOutcome, ExpectedRevisions, begin_deletion
 from services.workflows.removal import begin_removal
 from spark_jobs.connections import Services
+from spark_jobs.pace import Pace
 from spark_jobs.plan import (
     FAILED,
     MARKED,
@@ -39,6 +39,7 @@ from spark_jobs.plan import (
     PartitionPlan,
     Row,
     batches_of,
+    narrowed,
     plans_of,
     rows_in,
     rows_of,
@@ -47,21 +48,23 @@ from spark_jobs.planning import RemovalPlanner, RetentionPlanner
 
 _NOT_MARKED = (RetriableRemoteStorageError, ThrottledError)
 
+# What another run would not change. One that plans again may get past a ConcurrentUpdateError.
 _REFUSALS = (
-    ConcurrentUpdateError,
     DeletionRefusedError,
     FencedLeaderEpochError,
     InvalidStateTransitionError,
     RemoteResourceNotFoundError,
 )
 
-_RAISES_LOG_START = (DeletionReason.RETENTION_TIME, DeletionReason.RETENTION_SIZE)
 PlanAgain = Callable[[TopicIdPartition], PartitionPlan]
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The result of marking: MARKED; or REFUSED or FAILED, with the error."""
+    """The result of marking: MARKED; or REFUSED or FAILED, with the error.
+
+    Another run changes nothing of what is REFUSED, and may mark what is FAILED.
+    """
 
     outcome: str
     error: str | None = None
@@ -83,34 +86,48 @@ class PartitionMarks:
 
 
 def mark_retention(
-    batches: Iterable[pa.RecordBatch], services: Services, deleter: Deleter, copy_grace_ms: int
+    batches: Iterable[pa.RecordBatch],
+    services: Services,
+    deleter: Deleter,
+    copy_grace_ms: int,
+    segments_per_s: float | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Mark for retention: PLAN_SCHEMA, each partition's rows together, to MARKED_SCHEMA.
 
     Safe to run twice: a segment that is already marked counts as marked.
     """
     with services.connected_rlmm() as rlmm:
-        retrying = services.retrying()
+        retrying, pace = services.retrying(), Pace(segments_per_s)
         planner = RetentionPlanner(rlmm, retrying, copy_grace_ms)
         marks = (
-            mark_partition(rlmm, retrying, plan, planner.plan_again, deleter)
+            mark_partition(rlmm, retrying, _paced(pace, plan), planner.plan_again, deleter)
             for plan in plans_of(rows_in(batches))
         )
         yield from batches_of(chain.from_iterable(map(_rows, marks)), MARKED_SCHEMA)
 
 
 def mark_removals(
-    batches: Iterable[pa.RecordBatch], services: Services, deleter: Deleter, grace_ms: int
+    batches: Iterable[pa.RecordBatch],
+    services: Services,
+    deleter: Deleter,
+    grace_ms: int,
+    segments_per_s: float | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Mark removed partitions DELETE_PARTITION_STARTED, then their segments."""
     with services.connected_rlmm() as rlmm:
-        retrying = services.retrying()
+        retrying, pace = services.retrying(), Pace(segments_per_s)
         planner = RemovalPlanner(rlmm, retrying, grace_ms)
         marks = (
-            mark_removal(rlmm, retrying, plan, planner.plan_again, deleter)
+            mark_removal(rlmm, retrying, _paced(pace, plan), planner.plan_again, deleter)
             for plan in plans_of(rows_in(batches))
         )
         yield from batches_of(chain.from_iterable(map(_rows, marks)), MARKED_SCHEMA)
+
+
+def _paced(pace: Pace, plan: PartitionPlan) -> PartitionPlan:
+    """Wait until the plan's segments may be marked."""
+    pace.wait_for(len(plan.deletions))
+    return plan
 
 
 def mark_partition(
@@ -137,7 +154,7 @@ def mark_partition(
         stale: ConcurrentUpdateError | None = None
         for outcome in _begun(rlmm, retrying, planned, deleter):
             segment_id = outcome.segment.remote_log_segment_id.id
-            marks[segment_id] = _mark_of(outcome.error)
+            marks[segment_id] = _mark_of(outcome)
             seen[segment_id] = outcome.segment
             if isinstance(outcome.error, ConcurrentUpdateError):
                 moved.add(segment_id)
@@ -154,7 +171,7 @@ def mark_partition(
     try:
         replan(mark, narrowed_plan, first=plan)
     except RemoteResourceNotFoundError as e:
-        marks |= dict.fromkeys(moved, _mark_of(e))
+        marks |= dict.fromkeys(moved, _refusal(e))
     except ConcurrentUpdateError:
         pass  # `marks` has the refusals of the last plan.
     latest = tuple(
@@ -183,16 +200,11 @@ def mark_removal(
     except _NOT_MARKED:
         raise
     except RemoteStorageError as e:
-        return PartitionMarks(plan, _by_id(_unmarked(plan, e)), _mark_of(e))
+        return PartitionMarks(plan, _by_id(_unmarked(plan, e)), _refusal(e))
     outcomes = retrying(begin_deletion, rlmm, tp, plan.deletions, None, None, deleter, now_ms())
-    return PartitionMarks(plan, _by_id(outcomes), Mark(MARKED))
-
-
-def narrowed(plan: PartitionPlan, to: Collection[UUID]) -> PartitionPlan:
-    """Keep the deletions of these segments and the rise of the log start that they need."""
-    kept = tuple(d for d in plan.deletions if d.segment.remote_log_segment_id.id in to)
-    ends = [d.segment.end_offset + 1 for d in kept if d.reason in _RAISES_LOG_START]
-    return replace(plan, deletions=kept, log_start_offset=max(ends, default=None))
+    marks = _by_id(outcomes)
+    # The partition cannot be finished while segments are left, so the first of them speaks for it.
+    return PartitionMarks(plan, marks, _worst(marks.values()))
 
 
 def now_ms() -> int:
@@ -215,7 +227,7 @@ def _begin_removal(
     def due_plan() -> PartitionPlan:
         now = plan_again(tp)
         if now.skipped is not None:
-            raise ConcurrentUpdateError(f"changed since the plan was made: {now.skipped}")
+            raise DeletionRefusedError(f"changed since the plan was made: {now.skipped}")
         return now
 
     replan(begin, due_plan, first=plan, stale=(ConcurrentUpdateError, InvalidStateTransitionError))
@@ -249,13 +261,24 @@ def _unmarked(plan: PartitionPlan, error: RemoteStorageError) -> list[DeletionOu
 
 
 def _by_id(outcomes: Iterable[DeletionOutcome]) -> dict[UUID, Mark]:
-    return {o.segment.remote_log_segment_id.id: _mark_of(o.error) for o in outcomes}
+    return {o.segment.remote_log_segment_id.id: _mark_of(o) for o in outcomes}
 
 
-def _mark_of(error: RemoteStorageError | None) -> Mark:
-    if error is None:
+def _mark_of(outcome: DeletionOutcome) -> Mark:
+    if outcome.error is None:
         return Mark(MARKED)
+    if outcome.segment.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+        return Mark(FAILED, str(outcome.error))  # A lease, which ends.
+    return _refusal(outcome.error)
+
+
+def _refusal(error: RemoteStorageError) -> Mark:
     return Mark(REFUSED if isinstance(error, _REFUSALS) else FAILED, str(error))
+
+
+def _worst(marks: Iterable[Mark]) -> Mark:
+    by_outcome = {mark.outcome: mark for mark in marks}
+    return by_outcome.get(FAILED) or by_outcome.get(REFUSED) or Mark(MARKED)
 
 
 def _rows(marks: PartitionMarks) -> Iterator[Row]:

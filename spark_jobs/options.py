@@ -2,8 +2,12 @@
 
 import argparse
 import os
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from services.api.remote_storage_manager import MAX_DELETE_BATCH
 from services.api.validation import require
@@ -21,10 +25,22 @@ from spark_jobs.connections import Services
 
 MAX_SEGMENTS = 10_000
 BATCH_SIZE = 500
+SEGMENTS_PER_S = 1_000.0
+WAVE_SEGMENTS = 20_000
+LOCAL_SEGMENTS = 3_000_000
+"""The in-process engine takes tiers of up to so many segments, unless it is chosen by name."""
+
 RETRY_FOR_S = 30.0
-MASTER = "local[*]"
-DRIVER_MEMORY = "1g"
+_URI = re.compile(r"[a-z][a-z0-9+.-]*:/")
 REMOVAL_GRACE_MS = 3_600_000
+
+
+class EngineName(StrEnum):
+    """What runs the stages; AUTO: this process, and Spark for more than LOCAL_SEGMENTS segments."""
+
+    AUTO = "auto"
+    LOCAL = "local"
+    SPARK = "spark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +53,18 @@ class SweepOptions:
         apply: delete; otherwise a dry run, which changes nothing.
         max_segments, max_bytes: refuse a plan with more new segments or bytes than this; None for
             no limit.
+        max_topic_percent: refuse a topic of which the plan names a larger share of segments or
+            bytes; None for no limit.
+        segments_per_s: mark, and delete, at most so many, by all tasks together; None for no limit.
+        wave_segments: mark and delete so many before settings are looked at again.
         batch_size: segments per call to RSM.
         retry_for_s: how long a task retries while a service is down.
-        master, driver_memory: as in Spark.
-        work_dir: directory for plan and outcomes; every executor must see it at this path. None
-            for a temporary directory on this machine, deleted at the end.
+        engine: which engine runs the stages.
+        master, driver_memory, conf: Spark's master, memory of the driver and properties; what is
+            not set here is left to Spark's own files, then to `spark_jobs/spark_session.py`.
+        work_dir: directory for plan and outcomes, a path or a URI that Hadoop knows (file:, s3a:,
+            hdfs:); every executor must see it. None for a temporary directory on this machine,
+            deleted at the end.
         report: file for the report, JSON; None for no file.
         security: how to connect to the services.
     """
@@ -52,11 +75,16 @@ class SweepOptions:
     apply: bool = False
     max_segments: int = MAX_SEGMENTS
     max_bytes: int | None = None
+    max_topic_percent: float | None = None
+    segments_per_s: float | None = SEGMENTS_PER_S
+    wave_segments: int = WAVE_SEGMENTS
     batch_size: int = BATCH_SIZE
     retry_for_s: float = RETRY_FOR_S
-    master: str = MASTER
-    driver_memory: str = DRIVER_MEMORY
-    work_dir: Path | None = None
+    master: str | None = None
+    driver_memory: str | None = None
+    conf: tuple[tuple[str, str], ...] = ()
+    engine: EngineName = EngineName.AUTO
+    work_dir: str | None = None
     report: Path | None = None
     security: SecurityOptions = NOT_CHOSEN
 
@@ -69,9 +97,34 @@ class SweepOptions:
         if self.report is not None:
             writable = self.report.parent.is_dir() and not self.report.is_dir()
             require(writable, "--report", f"{self.report} must be a file in an existing directory")
-        if self.work_dir is not None:
-            is_file = self.work_dir.exists() and not self.work_dir.is_dir()
-            require(not is_file, "--work-dir", f"{self.work_dir} is not a directory")
+        if self.max_topic_percent is not None:
+            within = 0 <= self.max_topic_percent <= 100
+            require(within, "--max-topic-percent", "must be 0 to 100")
+        if self.segments_per_s is not None:
+            require(self.segments_per_s > 0, "--segments-per-s", "must be positive, or 0: no limit")
+        require(self.wave_segments >= 1, "--wave-segments", "must be positive")
+        if self.local_work_dir is not None:
+            is_file = self.local_work_dir.exists() and not self.local_work_dir.is_dir()
+            require(not is_file, "--work-dir", f"{self.local_work_dir} is not a directory")
+        elif self.work_dir is not None:
+            is_spark = self.engine is not EngineName.LOCAL
+            require(is_spark, "--work-dir", f"{self.work_dir} needs --engine spark")
+
+    @property
+    def local_work_dir(self) -> Path | None:
+        """Return the work directory as a path; None if there is none, or it is elsewhere."""
+        if self.work_dir is None:
+            return None
+        if _URI.match(self.work_dir) is None:
+            return Path(self.work_dir)
+        parts = urlsplit(self.work_dir)
+        return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+    @property
+    def wants_spark(self) -> bool:
+        """Return whether --engine auto means Spark, whatever the size of the tier."""
+        is_remote = self.work_dir is not None and self.local_work_dir is None
+        return bool(self.master or self.driver_memory or self.conf or is_remote)
 
     @property
     def services(self) -> Services:
@@ -93,11 +146,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--apply", action="store_true", help="delete; without it, a dry run")
     add("--max-segments", type=int, default=MAX_SEGMENTS)
     add("--max-bytes", type=int)
+    add("--max-topic-percent", type=float)
+    add("--segments-per-s", type=float, default=SEGMENTS_PER_S, help="0: no limit")
+    add("--wave-segments", type=int, default=WAVE_SEGMENTS)
     add("--batch-size", type=int, default=BATCH_SIZE)
     add("--retry-for-s", type=float, default=RETRY_FOR_S)
-    add("--master", default=MASTER, help="ignored under spark-submit")
-    add("--driver-memory", default=DRIVER_MEMORY, help="ignored under spark-submit")
-    add("--work-dir", type=Path, help="directory that every executor must see; kept")
+    add("--engine", type=EngineName, choices=list(EngineName), default=EngineName.AUTO)
+    add("--master", help="Spark's; ignored under spark-submit")
+    add("--driver-memory", help="of Spark's driver; ignored under spark-submit")
+    add("--conf", action="append", default=[], metavar="KEY=VALUE", help="a property of Spark")
+    add("--work-dir", help="directory or URI that every executor must see; kept")
     add("--report", type=Path, help="file for the report; default: standard output")
     _add_security_options(parser)
 
@@ -127,10 +185,15 @@ def options_of(arguments: argparse.Namespace) -> SweepOptions:
         apply=arguments.apply,
         max_segments=arguments.max_segments,
         max_bytes=arguments.max_bytes,
+        max_topic_percent=arguments.max_topic_percent,
+        segments_per_s=arguments.segments_per_s or None,
+        wave_segments=arguments.wave_segments,
         batch_size=arguments.batch_size,
         retry_for_s=arguments.retry_for_s,
+        engine=arguments.engine,
         master=arguments.master,
         driver_memory=arguments.driver_memory,
+        conf=properties_of(arguments.conf),
         work_dir=arguments.work_dir,
         report=arguments.report,
         security=SecurityOptions(
@@ -140,3 +203,18 @@ def options_of(arguments: argparse.Namespace) -> SweepOptions:
             arguments.plaintext,
         ),
     )
+
+
+def properties_of(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Split each KEY=VALUE of --conf.
+
+    Raises:
+        InvalidRequestError: one has no `=`, or is not a property of Spark.
+    """
+    made = []
+    for text in texts:
+        key, equals, value = text.partition("=")
+        is_property = bool(equals) and key.startswith("spark.")
+        require(is_property, "--conf", f"must be spark.KEY=VALUE, is {text!r}")
+        made.append((key, value))
+    return tuple(made)

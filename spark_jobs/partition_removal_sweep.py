@@ -1,28 +1,24 @@
-"""Remove deleted partitions on Spark: every segment, then the partition itself."""
+"""Remove deleted partitions in bulk: every segment, then the partition itself."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-
-from services.api.retention import DeletionReason
-from services.api.segments import RemoteLogSegmentState
 from services.api.validation import require
 from services.workflows.deletion import Deleter
-from spark_jobs.connections import Services
 from spark_jobs.execution import delete_marked, finish_partitions
-from spark_jobs.launch import run_as_program
 from spark_jobs.marking import mark_removals
 from spark_jobs.options import REMOVAL_GRACE_MS, SweepOptions, add_options, options_of
-from spark_jobs.plan import PLAN_SCHEMA, SEGMENT
-from spark_jobs.planning import plan_listed
+from spark_jobs.planning import (
+    PARTITIONS_PER_TASK,
+    deleted_partitions,
+    plan_removals,
+    why_removal_stops,
+)
 from spark_jobs.report import SweepReport
-from spark_jobs.segments_source import remote_log_segments
-from spark_jobs.sweep import Stages, SweepRun, sweep, written
+from spark_jobs.stages import Engine
+from spark_jobs.sweep import Stages, SweepRun, sweep
 
 JOB = "partition_removal_sweep"
 
@@ -56,53 +52,33 @@ def parse_args(argv: Sequence[str]) -> Config:
     return Config(options_of(arguments), arguments.grace_ms)
 
 
-def deleted_partitions(
-    spark: SparkSession, services: Services, topics: Sequence[str], grace_ms: int
-) -> DataFrame:
-    """List the partitions that are being deleted, as PARTITION rows in PLAN_SCHEMA."""
-    task = partial(plan_listed, services=services, topics=topics, grace_ms=grace_ms)
-    return spark.range(0, 1, 1, 1).mapInArrow(task, PLAN_SCHEMA)
-
-
-def removal_plan(segments: DataFrame, partitions: DataFrame) -> DataFrame:
-    """Add the segments of a scan (SCAN_SCHEMA) to their partitions' rows (PLAN_SCHEMA)."""
-    is_resumed = F.col("state") == RemoteLogSegmentState.DELETE_SEGMENT_STARTED.name
-    resumed = DeletionReason.DELETION_NOT_FINISHED.name
-    removed = DeletionReason.PARTITION_DELETED.name
-    due = partitions.where(F.col("skipped").isNull()).select("topic_id", "partition")
-    to_delete = (
-        segments.join(due, on=["topic_id", "partition"], how="left_semi")
-        .withColumn("kind", F.lit(SEGMENT))
-        .withColumn("reason", F.when(is_resumed, resumed).otherwise(removed))
-        .withColumn("detail", F.lit(""))
-    )
-    both = partitions.unionByName(to_delete, allowMissingColumns=True)
-    return both.select(*PLAN_SCHEMA.names)
-
-
-def run(spark: SparkSession, this: SweepRun, config: Config) -> SweepReport:
+def run(engine: Engine, this: SweepRun, config: Config) -> SweepReport:
     """Run one sweep and return its report."""
     services, options = config.options.services, config.options
-    deleter = Deleter(plan_id=this.plan_id)
-    listed = deleted_partitions(spark, services, options.topics, config.grace_ms)
-    # Stored: it is used twice, and RLMM's response may change in between.
-    partitions = written(spark, this, "partitions", listed, PLAN_SCHEMA)
-    segments = remote_log_segments(spark, services, options.topics, only_deleted_partitions=True)
-    stages = Stages(
-        plan=segments.transform(removal_plan, partitions),
-        mark=partial(mark_removals, services=services, deleter=deleter, grace_ms=config.grace_ms),
-        delete=partial(
-            delete_marked, services=services, deleter=deleter, batch_size=options.batch_size
-        ),
-        finish=partial(finish_partitions, services=services, deleter=deleter),
-    )
-    return sweep(spark, stages, options, this)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run as a program and return its exit code."""
-    return run_as_program(JOB, lambda: parse_args(sys.argv[1:] if argv is None else argv), run)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    deleter, retrying = Deleter(plan_id=this.plan_id), services.retrying()
+    with services.connected_rlmm() as rlmm:
+        partitions = deleted_partitions(rlmm, retrying, options.topics)
+        enough = -(-partitions.num_rows // PARTITIONS_PER_TASK)
+        stages = Stages(
+            inputs=partitions,
+            plan_tasks=max(2 * engine.parallelism, enough),
+            plan=partial(plan_removals, services=services, grace_ms=config.grace_ms),
+            mark=lambda pace: partial(
+                mark_removals,
+                services=services,
+                deleter=deleter,
+                grace_ms=config.grace_ms,
+                segments_per_s=pace,
+            ),
+            delete=lambda pace: partial(
+                delete_marked,
+                services=services,
+                deleter=deleter,
+                batch_size=options.batch_size,
+                segments_per_s=pace,
+            ),
+            read_config=lambda topic_id: retrying(rlmm.topic_config, topic_id).config,
+            why_stops=why_removal_stops,
+            finish=partial(finish_partitions, services=services, deleter=deleter),
+        )
+        return sweep(engine, stages, options, this)

@@ -1,23 +1,12 @@
-"""Represent the plan of a sweep as objects and as rows, and define the schemas."""
+"""Represent the plan of a sweep as objects and as rows, and define the schemas, in Arrow."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
 
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.retention import Deletion, DeletionReason
@@ -28,79 +17,102 @@ from services.api.segments import (
 )
 
 _PARTITION_FIELDS = [
-    StructField("topic_id", StringType()),
-    StructField("topic", StringType()),
-    StructField("partition", IntegerType()),
-    StructField("revision", LongType()),
+    pa.field("topic_id", pa.string()),
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("revision", pa.int64()),
 ]
 
 _SEGMENT_FIELDS = [
-    StructField("segment_id", StringType()),
-    StructField("start_offset", LongType()),
-    StructField("end_offset", LongType()),
-    StructField("max_timestamp_ms", LongType()),
-    StructField("broker_id", IntegerType()),
-    StructField("broker_leader_epoch", IntegerType()),
-    StructField("event_timestamp_ms", LongType()),
-    StructField("leader_epochs", ArrayType(IntegerType())),
-    StructField("epoch_start_offsets", ArrayType(LongType())),
-    StructField("segment_size_in_bytes", IntegerType()),
-    StructField("custom_metadata", BinaryType()),
-    StructField("state", StringType()),
-    StructField("txn_idx_empty", BooleanType()),
-    StructField("plan_id", StringType()),
-    StructField("copy_leased", BooleanType()),
+    pa.field("segment_id", pa.string()),
+    pa.field("start_offset", pa.int64()),
+    pa.field("end_offset", pa.int64()),
+    pa.field("max_timestamp_ms", pa.int64()),
+    pa.field("broker_id", pa.int32()),
+    pa.field("broker_leader_epoch", pa.int32()),
+    pa.field("event_timestamp_ms", pa.int64()),
+    pa.field("leader_epochs", pa.list_(pa.int32())),
+    pa.field("epoch_start_offsets", pa.list_(pa.int64())),
+    pa.field("segment_size_in_bytes", pa.int32()),
+    pa.field("custom_metadata", pa.binary()),
+    pa.field("state", pa.string()),
+    pa.field("txn_idx_empty", pa.bool_()),
+    pa.field("plan_id", pa.string()),
+    pa.field("copy_leased", pa.bool_()),
 ]
 
-SCAN_SCHEMA = StructType(
-    [*_PARTITION_FIELDS, StructField("delete_state", StringType()), *_SEGMENT_FIELDS]
+SCAN_SCHEMA = pa.schema(
+    [*_PARTITION_FIELDS, pa.field("delete_state", pa.string()), *_SEGMENT_FIELDS]
 )
-"""services.api.segment_batches.SCAN_COLUMNS as a Spark schema."""
+"""services.api.segment_batches.SCAN_COLUMNS in Arrow."""
 
 PARTITION, SEGMENT = "PARTITION", "SEGMENT"
 
-PLAN_SCHEMA = StructType(
+PLAN_SCHEMA = pa.schema(
     [
-        StructField("kind", StringType()),
+        pa.field("kind", pa.string()),
         *_PARTITION_FIELDS,
-        StructField("config_revision", LongType()),
-        StructField("log_start_offset", LongType()),
-        StructField("skipped", StringType()),
-        StructField("notes", ArrayType(StringType())),
-        StructField("position", IntegerType()),
-        StructField("reason", StringType()),
-        StructField("detail", StringType()),
+        pa.field("config_revision", pa.int64()),
+        pa.field("log_start_offset", pa.int64()),
+        pa.field("skipped", pa.string()),
+        pa.field("notes", pa.list_(pa.string())),
+        pa.field("planned_segments", pa.int64()),
+        pa.field("planned_bytes", pa.int64()),
+        pa.field("new_segments", pa.int64()),
+        pa.field("new_bytes", pa.int64()),
+        pa.field("tier_segments", pa.int64()),
+        pa.field("tier_bytes", pa.int64()),
+        pa.field("position", pa.int32()),
+        pa.field("reason", pa.string()),
+        pa.field("detail", pa.string()),
         *_SEGMENT_FIELDS,
     ]
 )
 """The frozen plan: per partition one row of kind PARTITION, then one of kind SEGMENT for each
 segment to delete, ordered by `position`. Every row names its partition; other columns
 that do not belong to its kind are null. `plan_id` is that of an earlier sweep that already marked
-the segment."""
+the segment. `planned_*` count the rows of the partition, `new_*` those that no earlier run has
+marked, `tier_*` what the tier has of the partition."""
 
 MARKED, REFUSED, FAILED, DELETED, PLANNED = "MARKED", "REFUSED", "FAILED", "DELETED", "PLANNED"
-_OUTCOME_FIELDS = [StructField("outcome", StringType()), StructField("error", StringType())]
+_OUTCOME_FIELDS = [pa.field("outcome", pa.string()), pa.field("error", pa.string())]
 
-MARKED_SCHEMA = StructType([*PLAN_SCHEMA.fields, *_OUTCOME_FIELDS])
-"""The plan with RLMM's response to each row: MARKED; or REFUSED or FAILED, with the error."""
+MARKED_SCHEMA = pa.schema([*PLAN_SCHEMA, *_OUTCOME_FIELDS])
+"""The plan with the outcome of each row: MARKED; REFUSED, which another run would not change; or
+FAILED, which another run may change. The latter two have the error."""
 
-DELETED_SCHEMA = StructType([StructField("segment_id", StringType()), *_OUTCOME_FIELDS])
+DELETED_SCHEMA = pa.schema([pa.field("segment_id", pa.string()), *_OUTCOME_FIELDS])
 """The outcome of each marked segment: DELETED or FAILED."""
 
-FINISHED_SCHEMA = StructType(
+FINISHED_SCHEMA = pa.schema(
     [
-        StructField("topic_id", StringType()),
-        StructField("partition", IntegerType()),
+        pa.field("topic_id", pa.string()),
+        pa.field("partition", pa.int32()),
         *_OUTCOME_FIELDS,
     ]
 )
 """The outcome of each partition after its segments: DELETED or FAILED."""
 
+SCANS_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("shard", pa.int32()),
+        pa.field("shards", pa.int32()),
+        pa.field("states", pa.list_(pa.string())),
+        pa.field("except_topics", pa.list_(pa.string())),
+    ]
+)
+"""The scans of RLMM to plan from, each a SegmentScan without the topics of `except_topics`."""
 
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema of the batches that a Python task returns to Spark."""
-    return to_arrow_schema(schema)
-
+REMOVALS_SCHEMA = pa.schema(
+    [
+        *_PARTITION_FIELDS,
+        pa.field("delete_state", pa.string()),
+        pa.field("marked_at_ms", pa.int64()),
+        pa.field("read_at_ms", pa.int64()),
+    ]
+)
+"""The partitions that are being deleted, each a PartitionSummary."""
 
 ROWS_PER_BATCH = 1_000
 
@@ -118,6 +130,7 @@ class PartitionPlan:
         log_start_offset: raise the tier's to this before deleting; None to keep it.
         skipped: why nothing new of the partition is deleted; None if it is not skipped.
         earlier_plans: plan ids of the segments that an earlier sweep has marked.
+        tier_segments, tier_bytes: what the tier has of the partition.
     """
 
     topic_id_partition: TopicIdPartition
@@ -128,11 +141,14 @@ class PartitionPlan:
     notes: tuple[str, ...] = ()
     deletions: tuple[Deletion, ...] = ()
     earlier_plans: Mapping[UUID, str] = field(default_factory=dict)
+    tier_segments: int = 0
+    tier_bytes: int = 0
 
 
 def rows_of(plan: PartitionPlan) -> Iterator[Row]:
     """Turn a plan into rows: one of kind PARTITION, then its segments."""
     name = _name_columns(plan)
+    new = [d for d in plan.deletions if d.reason is not DeletionReason.DELETION_NOT_FINISHED]
     yield {
         **name,
         "kind": PARTITION,
@@ -140,6 +156,12 @@ def rows_of(plan: PartitionPlan) -> Iterator[Row]:
         "log_start_offset": plan.log_start_offset,
         "skipped": plan.skipped,
         "notes": list(plan.notes),
+        "planned_segments": len(plan.deletions),
+        "planned_bytes": sum(size_bytes(d.segment) for d in plan.deletions),
+        "new_segments": len(new),
+        "new_bytes": sum(size_bytes(d.segment) for d in new),
+        "tier_segments": plan.tier_segments,
+        "tier_bytes": plan.tier_bytes,
     }
     for position, deletion in enumerate(plan.deletions):
         yield {
@@ -153,11 +175,19 @@ def rows_of(plan: PartitionPlan) -> Iterator[Row]:
         }
 
 
+def size_bytes(segment: RemoteLogSegmentMetadata) -> int:
+    """Return a segment's size, or 0 if it is unknown."""
+    return max(segment.segment_size_in_bytes, 0)
+
+
 def plans_of(rows: Iterable[Row]) -> Iterator[PartitionPlan]:
-    """Turn rows into plans; a partition's rows must be adjacent, in the order of `rows_of`."""
+    """Turn rows into plans; a partition's rows must be adjacent, in the order of `rows_of`.
+
+    A part of a partition's segments raises the log start only as far as it deletes.
+    """
     for _, of_partition in groupby(rows, key=partition_key):
         head, *segments = of_partition
-        yield PartitionPlan(
+        whole = PartitionPlan(
             topic_id_partition=topic_id_partition_of(head),
             revision=head["revision"],
             config_revision=head["config_revision"],
@@ -172,6 +202,18 @@ def plans_of(rows: Iterable[Row]) -> Iterator[PartitionPlan]:
                 UUID(row["segment_id"]): row["plan_id"] for row in segments if row["plan_id"]
             },
         )
+        is_part = len(segments) < head["planned_segments"]
+        yield narrowed(whole, {UUID(row["segment_id"]) for row in segments}) if is_part else whole
+
+
+_RAISES_LOG_START = (DeletionReason.RETENTION_TIME, DeletionReason.RETENTION_SIZE)
+
+
+def narrowed(plan: PartitionPlan, to: Collection[UUID]) -> PartitionPlan:
+    """Keep the deletions of these segments and the rise of the log start that they need."""
+    kept = tuple(d for d in plan.deletions if d.segment.remote_log_segment_id.id in to)
+    ends = [d.segment.end_offset + 1 for d in kept if d.reason in _RAISES_LOG_START]
+    return replace(plan, deletions=kept, log_start_offset=max(ends, default=None))
 
 
 def partition_key(row: Row) -> tuple[str, int]:
@@ -235,11 +277,11 @@ def rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
         yield from batch.to_pylist()
 
 
-def batches_of(rows: Iterable[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
+def batches_of(rows: Iterable[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Batch the rows of a task's output; a column that a row lacks is null."""
-    rest, columns = iter(rows), arrow_schema(schema)
+    rest = iter(rows)
     while some := list(islice(rest, ROWS_PER_BATCH)):
-        yield pa.RecordBatch.from_pylist(some, schema=columns)
+        yield pa.RecordBatch.from_pylist(some, schema=schema)
 
 
 def _name_columns(plan: PartitionPlan) -> Row:

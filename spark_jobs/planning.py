@@ -1,6 +1,8 @@
 """Plan the retention or the removal of partitions from RLMM's data."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from uuid import UUID
 
@@ -16,11 +18,15 @@ from services.api.remote_log_metadata_manager import (
     SegmentPage,
 )
 from services.api.retention import Deletion, DeletionReason, plan_retention, young_copies
+from services.api.segment_batches import MAX_SHARDS, SegmentBatch, SegmentScan
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner, StoredTopicConfig, TopicConfig
+from services.workflows.removal import removal_of
 from spark_jobs.connections import Services
 from spark_jobs.plan import (
     PLAN_SCHEMA,
+    REMOVALS_SCHEMA,
+    SCANS_SCHEMA,
     PartitionPlan,
     Row,
     batches_of,
@@ -28,6 +34,7 @@ from spark_jobs.plan import (
     rows_in,
     rows_of,
     segment_of,
+    size_bytes,
     topic_id_partition_of,
 )
 
@@ -40,19 +47,117 @@ NO_REPORT = "no leader has reported yet"
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 
 
-def plan_scanned(
+PARTITIONS_PER_TASK = 16
+"""A task plans about so many: RLMM does not count their segments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a retention sweep scans, and which partitions it skips without a look.
+
+    Attributes:
+        scans: SCANS_SCHEMA.
+        tasks: that share them.
+        skipped: by topic, topic id and number, why.
+    """
+
+    scans: pa.Table
+    tasks: int
+    skipped: Mapping[tuple[str, str, int], str]
+
+
+def retention_scope(
+    rlmm: RemoteLogMetadataManager, retrying: Retrying, topics: Sequence[str], parallelism: int
+) -> Scope:
+    """Read each topic's settings once, and scan only topics that sweeps own.
+
+    Of the others only what is marked already is scanned.
+    """
+    sizes, skipped = Counter[str](), {}
+    reasons: dict[UUID, str | None] = {}
+    for name in topics or [""]:
+        for summary in _summaries(rlmm, retrying, name):
+            tp = summary.topic_id_partition
+            if tp.topic_id not in reasons:
+                config = retrying(rlmm.topic_config, tp.topic_id).config
+                reasons[tp.topic_id] = _why_skipped(config)
+            why = reasons[tp.topic_id]
+            if why is None:
+                sizes[tp.topic] += 1
+            else:
+                skipped[tp.topic, str(tp.topic_id), tp.partition] = why
+    rows: list[Row] = []
+    for name, partitions in sizes.items():
+        shards = min(partitions, max(2 * parallelism, -(-partitions // PARTITIONS_PER_TASK)))
+        shards = min(shards, MAX_SHARDS)
+        rows += (_scan(name, shard, shards) for shard in range(shards))
+    others = sorted({topic for topic, _, _ in skipped if topic not in sizes}) if topics else [""]
+    rows += (_scan(name, 0, 1, [_DELETING.name], sorted(sizes)) for name in others)
+    tasks = max(2 * parallelism, -(-sizes.total() // PARTITIONS_PER_TASK))
+    return Scope(pa.Table.from_pylist(rows, SCANS_SCHEMA), min(tasks, len(rows) or 1), skipped)
+
+
+def _scan(
+    topic: str, shard: int, shards: int, states: Sequence[str] = (), left_out: Sequence[str] = ()
+) -> Row:
+    return {
+        "topic": topic,
+        "shard": shard,
+        "shards": shards,
+        "states": list(states),
+        "except_topics": list(left_out),
+    }
+
+
+def _summaries(
+    rlmm: RemoteLogMetadataManager,
+    retrying: Retrying,
+    topic: str,
+    delete_states: Sequence[RemotePartitionDeleteState] = (),
+) -> Iterator[PartitionSummary]:
+    token = ""
+    while True:
+        page = retrying(
+            rlmm.list_partitions, topic=topic, delete_states=delete_states, page_token=token
+        )
+        yield from page.partitions
+        token = page.next_page_token
+        if not token:
+            return
+
+
+def plan_scans(
     batches: Iterable[pa.RecordBatch], services: Services, copy_grace_ms: int
 ) -> Iterator[pa.RecordBatch]:
-    """Plan the partitions of a scan: SCAN_SCHEMA to PLAN_SCHEMA.
+    """Scan RLMM and plan the partitions that are found: SCANS_SCHEMA to PLAN_SCHEMA.
 
-    Holds one partition's segments in memory at a time.
+    Holds one partition's segments in memory at a time. Retries only the beginning of a scan: rows
+    that were yielded cannot be taken back, so a scan that breaks later fails its task.
     """
     with services.connected_rlmm() as rlmm:
         planner = RetentionPlanner(rlmm, services.retrying(), copy_grace_ms)
         plans = (
-            planner.plan_rows(rows) for _, rows in groupby(rows_in(batches), key=partition_key)
+            planner.plan_rows(rows)
+            for row in rows_in(batches)
+            for _, rows in groupby(_scanned(rlmm, services, row), key=partition_key)
         )
         yield from batches_of(chain.from_iterable(map(rows_of, plans)), PLAN_SCHEMA)
+
+
+def _scanned(rlmm: RemoteLogMetadataManager, services: Services, row: Row) -> Iterator[Row]:
+    states = tuple(RemoteLogSegmentState[name] for name in row["states"])
+    scan = SegmentScan(row["shard"], row["shards"], states, row["topic"])
+    left_out = frozenset(row["except_topics"])
+    for batch in services.retrying()(_begun, rlmm, scan):
+        with pa.ipc.open_stream(batch.arrow_ipc) as stream:
+            yield from (each for each in rows_in(stream) if each["topic"] not in left_out)
+
+
+def _begun(rlmm: RemoteLogMetadataManager, scan: SegmentScan) -> Iterator[SegmentBatch]:
+    """Start a scan; return when its first batch has arrived."""
+    batches = rlmm.scan_remote_log_segments(scan)
+    first = next(batches, None)
+    return iter(()) if first is None else chain([first], batches)
 
 
 class RetentionPlanner:
@@ -153,12 +258,24 @@ class RetentionPlanner:
             notes=made.notes,
             deletions=made.deletions,
             earlier_plans=earlier,
+            tier_segments=len(segments),
+            tier_bytes=sum(map(size_bytes, segments)),
         )
 
     def _config(self, topic_id: UUID) -> StoredTopicConfig:
         if topic_id not in self._configs:
             self._configs[topic_id] = self._retrying(self._rlmm.topic_config, topic_id)
         return self._configs[topic_id]
+
+
+def why_retention_stops(config: TopicConfig) -> str | None:
+    """Explain why retention begins no further deletion of a topic; None if it may."""
+    return ON_HOLD if config.hold else _why_skipped(config)
+
+
+def why_removal_stops(config: TopicConfig) -> str | None:
+    """Explain why no removal of a topic's partitions goes on; None if it may."""
+    return ON_HOLD if config.hold else None
 
 
 def _why_skipped(config: TopicConfig) -> str | None:
@@ -178,7 +295,7 @@ def _segments_and_plan_ids(
     for row in rows:
         segment = segment_of(row)
         segments.append(segment)
-        if row["plan_id"] is not None:
+        if row.get("plan_id") is not None:
             plan_ids[segment.remote_log_segment_id.id] = row["plan_id"]
     return segments, plan_ids
 
@@ -196,19 +313,51 @@ def _pages(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> Iterator[Seg
 IN_GRACE = "marked for deletion, within the grace period"
 _MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
 _STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
+_BEING_DELETED = (_MARKED, _STARTED)
 
 
-def plan_listed(
-    batches: Iterable[pa.RecordBatch], services: Services, topics: Sequence[str], grace_ms: int
+def deleted_partitions(
+    rlmm: RemoteLogMetadataManager, retrying: Retrying, topics: Sequence[str]
+) -> pa.Table:
+    """List the partitions that are MARKED or STARTED: REMOVALS_SCHEMA."""
+    rows = [
+        {
+            "topic_id": str(each.topic_id_partition.topic_id),
+            "topic": each.topic_id_partition.topic,
+            "partition": each.topic_id_partition.partition,
+            "revision": each.revision,
+            "delete_state": None if each.delete_state is None else each.delete_state.name,
+            "marked_at_ms": each.marked_at_ms,
+            "read_at_ms": each.read_at_ms,
+        }
+        for topic in topics or [""]
+        for each in _summaries(rlmm, retrying, topic, _BEING_DELETED)
+    ]
+    return pa.Table.from_pylist(rows, REMOVALS_SCHEMA)
+
+
+def summary_of(row: Row) -> PartitionSummary:
+    """Build the summary of a row of deleted_partitions."""
+    return PartitionSummary(
+        topic_id_partition_of(row),
+        RemotePartitionDeleteState[row["delete_state"]],
+        row["revision"],
+        row["marked_at_ms"],
+        row["read_at_ms"],
+    )
+
+
+def plan_removals(
+    batches: Iterable[pa.RecordBatch], services: Services, grace_ms: int
 ) -> Iterator[pa.RecordBatch]:
-    """Plan the partitions that are MARKED or STARTED: PLAN_SCHEMA without their segments.
+    """Plan the removal of deleted partitions: REMOVALS_SCHEMA to PLAN_SCHEMA.
 
-    Ignores `batches`: a single task runs it.
+    Holds one partition's segments in memory at a time.
     """
     with services.connected_rlmm() as rlmm:
         planner = RemovalPlanner(rlmm, services.retrying(), grace_ms)
-        plans = (plan for topic in topics or [""] for plan in planner.plans(topic))
-        yield from batches_of((row for plan in plans for row in rows_of(plan)), PLAN_SCHEMA)
+        plans = (planner.plan_with_segments(summary_of(row)) for row in rows_in(batches))
+        yield from batches_of(chain.from_iterable(map(rows_of, plans)), PLAN_SCHEMA)
 
 
 def plan_removal(summary: PartitionSummary, is_on_hold: bool, grace_ms: int) -> PartitionPlan:
@@ -233,11 +382,29 @@ class RemovalPlanner:
 
     def plans(self, topic: str) -> Iterator[PartitionPlan]:
         """Plan the MARKED and STARTED partitions of topics with this name; empty for all."""
-        for summary in self._partitions(topic):
+        for summary in _summaries(self._rlmm, self._retrying, topic, _BEING_DELETED):
             yield plan_removal(summary, self._is_on_hold(summary), self._grace_ms)
 
+    def plan_with_segments(self, summary: PartitionSummary) -> PartitionPlan:
+        """Plan a MARKED or STARTED partition and all its segments."""
+        plan = plan_removal(summary, self._is_on_hold(summary), self._grace_ms)
+        tp = plan.topic_id_partition
+        if plan.skipped is not None:
+            return plan
+        try:
+            pages = self._retrying(lambda: list(_pages(self._rlmm, tp)))
+        except RemoteResourceNotFoundError:
+            return replace(plan, skipped=GONE)
+        segments = [segment for page in pages for segment in page.segments]
+        return replace(
+            plan,
+            deletions=tuple(map(_removal_or_rest, segments)),
+            tier_segments=len(segments),
+            tier_bytes=sum(map(size_bytes, segments)),
+        )
+
     def plan_again(self, topic_id_partition: TopicIdPartition) -> PartitionPlan:
-        """Plan one partition as it is now.
+        """Plan one partition as it is now, without its segments.
 
         Raises:
             RemoteResourceNotFoundError: it is no longer MARKED or STARTED.
@@ -250,23 +417,15 @@ class RemovalPlanner:
             "marked for deletion"
         )
 
-    def _partitions(self, topic: str) -> Iterator[PartitionSummary]:
-        token = ""
-        while True:
-            page = self._retrying(
-                self._rlmm.list_partitions,
-                topic=topic,
-                delete_states=(_MARKED, _STARTED),
-                page_token=token,
-            )
-            yield from page.partitions
-            token = page.next_page_token
-            if not token:
-                return
-
     def _is_on_hold(self, summary: PartitionSummary) -> bool:
         topic_id = summary.topic_id_partition.topic_id
         if topic_id not in self._holds:
             stored = self._retrying(self._rlmm.topic_config, topic_id)
             self._holds[topic_id] = stored.config.hold
         return self._holds[topic_id]
+
+
+def _removal_or_rest(segment: RemoteLogSegmentMetadata) -> Deletion:
+    if segment.state is _DELETING:
+        return Deletion(segment, DeletionReason.DELETION_NOT_FINISHED, "")
+    return removal_of(segment)

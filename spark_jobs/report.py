@@ -1,75 +1,40 @@
-"""Report the results of a sweep as one JSON document; define its exit codes and error."""
+"""Report the results of a sweep in one JSON document; keep many segments in Parquet beside it."""
 
 import json
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import nlargest
 from pathlib import Path
+from types import TracebackType
 from typing import Any
+from uuid import UUID
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from services.api.errors import InvalidRequestError, RemoteStorageError
+from services.api.ids import uuid_to_text
 from services.api.retention import DeletionReason
-from spark_jobs.plan import DELETED, FAILED, PARTITION, PLANNED, REFUSED, SEGMENT
-
-EXIT_PARTIAL = 1
-EXIT_REFUSED = 2
-EXIT_FAILED = 3
-
-# The cause in Spark's text about a failed job, best first: our own error, which ended a task;
-# Spark's summary of the task; the last line of any other Python traceback.
-_CAUSES = (
-    re.compile(r"^services\.api\.errors\.\w+: (?P<cause>.+)$", re.M),
-    re.compile(r"Job aborted due to stage failure: (?P<cause>.+)$", re.M),
-    re.compile(r"^(?P<cause>[\w.]+(?:Error|Exception): .+)$", re.M),
+from spark_jobs.plan import (
+    DELETED,
+    FAILED,
+    MARKED,
+    PARTITION,
+    PLANNED,
+    REFUSED,
+    ROWS_PER_BATCH,
+    Row,
+    batches_of,
+    rows_in,
 )
-
-
-class SweepError(Exception):
-    """The sweep could not start or continue; the message has the reason and the remedy."""
-
-    def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-
-
-@contextmanager
-def sweep_errors() -> Iterator[None]:
-    """Turn errors of services and Spark into SweepError.
-
-    Any other error is a defect of the sweep and keeps its traceback.
-    """
-    try:
-        yield
-    except InvalidRequestError as e:
-        raise SweepError(str(e), EXIT_REFUSED) from e
-    except RemoteStorageError as e:
-        raise SweepError(str(e)) from e
-    except (PySparkException, Py4JError) as e:
-        raise SweepError(
-            f"{_cause(e)}; run the command again, with --work-dir to keep Spark's log"
-        ) from e
-
-
-def _cause(error: Exception) -> str:
-    """Find the cause of a failed Spark job; return it as one line."""
-    text = str(error)
-    for pattern in _CAUSES:
-        found = pattern.search(text)
-        if found is not None:
-            return found["cause"]
-    lines = [line.strip(": ") for line in text.split("\n") if line.strip()]
-    return f"Spark: {' '.join(lines[:2]) or type(error).__name__}"
-
+from spark_jobs.sweep_error import EXIT_PARTIAL, EXIT_REFUSED
+from spark_jobs.waves import Head
 
 DONE, PARTIAL, SKIPPED, REMAINING = "DONE", "PARTIAL", "SKIPPED", "REMAINING"
+INLINE_SEGMENTS = 10_000
+"""A report of more segments has them in a Parquet file beside it."""
+
+SEGMENTS_SUFFIX = ".segments.parquet"
 
 COUNTS = (
     "planned_segments",
@@ -95,26 +60,52 @@ PARTITION_KEYS = (
     *COUNTS,
 )
 
-SEGMENT_KEYS = (
-    "topic_id",
-    "topic",
-    "partition",
-    "segment_id",
-    "start_offset",
-    "end_offset",
-    "segment_size_in_bytes",
-    "reason",
-    "detail",
-    "outcome",
-    "error",
-    "earlier_plan_id",
+_SEGMENT_SCHEMA = pa.schema(
+    [
+        ("topic_id", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("segment_id", pa.string()),
+        ("start_offset", pa.int64()),
+        ("end_offset", pa.int64()),
+        ("segment_size_in_bytes", pa.int32()),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("outcome", pa.string()),
+        ("error", pa.string()),
+        ("earlier_plan_id", pa.string()),
+    ]
 )
+SEGMENT_KEYS = tuple(_SEGMENT_SCHEMA.names)
 
-_IDS = ("topic_id", "segment_id")
+ROW_COLUMNS = (
+    "kind",
+    *(name for name in SEGMENT_KEYS if name != "earlier_plan_id"),
+    "plan_id",
+    "position",
+)
+"""The columns of MARKED_SCHEMA that a report needs."""
+
+_ORDER = [(name, "ascending") for name in ("topic", "topic_id", "partition", "kind", "position")]
 _NAMED_LARGEST = 20
 _NAMED_ERRORS = 10
-_ROWS_AT_ONCE = 10_000
 _EXIT_CODES = {PLANNED: 0, DONE: 0, PARTIAL: EXIT_PARTIAL, REFUSED: EXIT_REFUSED}
+
+Outcome = tuple[str, str | None]
+"""An outcome and its error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """The results of the stages after the marks.
+
+    Attributes:
+        segments: by segment id.
+        partitions: by topic id and number.
+    """
+
+    segments: Mapping[str, Outcome] = field(default_factory=dict)
+    partitions: Mapping[tuple[str, int], Outcome] = field(default_factory=dict)
 
 
 @dataclass
@@ -126,7 +117,7 @@ class Totals:
     skipped: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTS, 0)))
 
-    def add(self, partition: dict[str, Any]) -> None:
+    def add(self, partition: Row) -> None:
         """Add a partition (PARTITION_KEYS)."""
         self.partitions += 1
         self.by_outcome[partition["outcome"]] += 1
@@ -154,9 +145,14 @@ class Header:
 
     job: str
     plan_id: str
+    engine: str
     apply: bool
     started_at_ms: int
     refusal: str | None
+
+    @property
+    def is_executed(self) -> bool:
+        return self.apply and self.refusal is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +160,8 @@ class SweepReport:
     """The part of the document that the table for people shows.
 
     Attributes:
-        outcome: PLANNED for a dry run; REFUSED if nothing was done, for the header's reason;
-            PARTIAL if some of the plan was refused, failed or is left; DONE.
+        outcome: PLANNED for a dry run; PARTIAL if another run may do more; REFUSED if something was
+            refused that another run would refuse, too, and nothing else is left; DONE.
         largest: the partitions with the most planned bytes (PARTITION_KEYS).
         errors: the first few reasons why segments were refused or failed, with counts.
     """
@@ -173,7 +169,7 @@ class SweepReport:
     header: Header
     outcome: str
     totals: Totals
-    largest: tuple[dict[str, Any], ...]
+    largest: tuple[Row, ...]
     errors: Mapping[str, int]
 
     @property
@@ -181,99 +177,184 @@ class SweepReport:
         return _EXIT_CODES[self.outcome]
 
 
-def segment_outcomes(rows: DataFrame, deleted: DataFrame | None) -> DataFrame:
-    """Join plan and outcomes per segment: SEGMENT_KEYS and their order, `position`.
+@dataclass(slots=True)
+class _Ended:
+    """What became of a partition so far."""
 
-    Args:
-        rows: MARKED_SCHEMA.
-        deleted: DELETED_SCHEMA; None if nothing was executed.
-    """
-    segments = rows.where(F.col("kind") == SEGMENT)
-    if deleted is not None:
-        final = deleted.select(
-            "segment_id", F.col("outcome").alias("final"), F.col("error").alias("why")
-        )
-        segments = (
-            segments.join(final, on="segment_id", how="left")
-            .withColumn("outcome", F.coalesce("final", "outcome"))
-            .withColumn("error", F.coalesce("why", "error"))
-        )
-    return segments.withColumnRenamed("plan_id", "earlier_plan_id").select(
-        *SEGMENT_KEYS, "position"
-    )
+    mark: str | None = None
+    error: str | None = None
+    counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTS, 0)))
 
 
-def partition_outcomes(
-    rows: DataFrame, segments: DataFrame, finished: DataFrame | None, is_executed: bool
-) -> DataFrame:
-    """Join plan and outcomes per partition: PARTITION_KEYS.
+class Document:
+    """Write the report of a sweep, wave by wave; hold the segments of one wave in memory."""
 
-    Args:
-        rows: MARKED_SCHEMA.
-        segments: of segment_outcomes.
-        finished: FINISHED_SCHEMA; None if partitions are not finished.
-    """
-    key = ["topic_id", "partition"]
-    heads = rows.where(F.col("kind") == PARTITION).withColumnRenamed("outcome", "mark")
-    joined = heads.join(_counts(segments, key), on=key, how="left").fillna(0, list(COUNTS))
-    if finished is None:
-        joined = joined.withColumn("end", F.lit(None).cast("string"))
-    else:
-        ends = finished.select(*key, F.col("outcome").alias("end"), F.col("error").alias("why"))
-        joined = joined.join(ends, on=key, how="left")
-        joined = joined.withColumn("error", F.coalesce("why", "error"))
-    nothing_new = F.col("skipped").isNotNull() & (F.col("planned_segments") == 0)
-    is_left = (
-        (F.col("refused_segments") + F.col("failed_segments") > 0)
-        | F.col("mark").eqNullSafe(FAILED)
-        | F.col("end").eqNullSafe(FAILED)
-    )
-    outcome = F.when(nothing_new, SKIPPED)
-    if is_executed:
-        outcome = outcome.when(F.col("mark") == REFUSED, REFUSED).when(is_left, REMAINING)
-        outcome = outcome.otherwise(DONE)
-    else:
-        outcome = outcome.otherwise(F.col("mark"))
-    return joined.withColumn("outcome", outcome).select(*PARTITION_KEYS)
+    def __init__(
+        self, path: Path, header: Header, heads: Iterable[Head], segments_name: str | None
+    ) -> None:
+        """Args:
+        path: of the JSON document; the segments' file is beside it.
+        segments_name: the name that the segments' file has in the end; None if it is not kept, so
+            that the document has all segments.
+        """
+        self._path = path
+        self._segments_name = segments_name
+        self._header = header
+        self._heads = tuple(heads)
+        self._ended: dict[tuple[str, int], _Ended] = {}
+        self._errors: Counter[str] = Counter()
+        self._inline: list[str] = []
+        planned = sum(head.planned_segments for head in self._heads)
+        is_large = planned > INLINE_SEGMENTS
+        self._file = path.with_name(f"{path.name}{SEGMENTS_SUFFIX}") if is_large else None
+        self._writer = pq.ParquetWriter(self._file, _SEGMENT_SCHEMA) if self._file else None
 
+    def __enter__(self) -> "Document":
+        return self
 
-def write_document(
-    path: Path,
-    header: Header,
-    partitions: DataFrame,
-    segments: DataFrame,
-    now_ms: Callable[[], int],
-) -> SweepReport:
-    """Write the report as one JSON document, in which every key is always present."""
-    order = ["topic", "topic_id", "partition"]
-    totals, largest = Totals(), list[dict[str, Any]]()
-    with path.open("w", encoding="utf-8") as file:
-        head = {"job": header.job, "plan_id": header.plan_id, "apply": header.apply}
-        file.write(json.dumps(head)[:-1])
-        file.write(', "partitions": [')
-        for row in _written(file.write, _as_json(partitions, PARTITION_KEYS, order, 1)):
-            partition = json.loads(row)
-            totals.add(partition)
-            largest = nlargest(_NAMED_LARGEST, [*largest, partition], key=_planned_bytes)
-        file.write('], "segments": [')
-        parts = totals.counts["planned_segments"] // _ROWS_AT_ONCE + 1
-        order += ["position", "start_offset"]
-        errors = Counter[str]()
-        for row in _written(file.write, _as_json(segments, SEGMENT_KEYS, order, parts)):
-            error = json.loads(row)["error"]
-            if error is not None and (error in errors or len(errors) < _NAMED_ERRORS):
-                errors[error] += 1
-        outcome = _outcome(header, totals)
-        tail = {
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def add(self, rows: pa.Table, outcomes: Outcomes | None = None) -> None:
+        """Add the rows of a wave: ROW_COLUMNS."""
+        known = outcomes or Outcomes()
+        segments = self._segments_of(rows.sort_by(_ORDER), known)
+        if self._writer is None:
+            self._inline += (json.dumps(segment) for segment in segments)
+            return
+        for batch in batches_of(segments, _SEGMENT_SCHEMA):
+            self._writer.write_batch(batch)
+
+    def _segments_of(self, rows: pa.Table, known: Outcomes) -> Iterator[Row]:
+        for batch in rows.to_batches(ROWS_PER_BATCH):
+            for row in batch.to_pylist():
+                key = (row["topic_id"], row["partition"])
+                ended = self._ended.setdefault(key, _Ended())
+                if row["kind"] == PARTITION:
+                    _end_partition(ended, row, known.partitions.get(key))
+                else:
+                    yield self._segment(row, ended, known.segments)
+
+    def _segment(self, row: Row, ended: _Ended, known: Mapping[str, Outcome]) -> Row:
+        outcome, error = known.get(row["segment_id"], (row["outcome"], row["error"]))
+        size_bytes = max(row["segment_size_in_bytes"], 0)
+        is_resumed = row["reason"] == DeletionReason.DELETION_NOT_FINISHED.name
+        counts = ended.counts
+        counts["planned_segments"] += 1
+        counts["planned_bytes"] += size_bytes
+        counts["resumed_segments"] += is_resumed
+        if outcome == DELETED:
+            counts["deleted_segments"] += 1
+            counts["deleted_bytes"] += size_bytes
+        counts["refused_segments"] += outcome == REFUSED
+        counts["failed_segments"] += outcome in (FAILED, MARKED)
+        if error is not None:
+            ended.error = ended.error or error
+            if error in self._errors or len(self._errors) < _NAMED_ERRORS:
+                self._errors[error] += 1
+        return {
+            **{key: row[key] for key in SEGMENT_KEYS[:-1]},
+            "topic_id": _kafka_id(row["topic_id"]),
+            "segment_id": _kafka_id(row["segment_id"]),
             "outcome": outcome,
-            "error": header.refusal,
-            "started_at_ms": header.started_at_ms,
-            "finished_at_ms": now_ms(),
-            "totals": totals.as_json(),
+            "error": error,
+            "earlier_plan_id": row["plan_id"],
         }
-        file.write(f"], {json.dumps(tail)[1:]}\n")
-    planned = tuple(partition for partition in largest if partition["planned_segments"])
-    return SweepReport(header, outcome, totals, planned, errors)
+
+    def finish(self, now_ms: Callable[[], int]) -> SweepReport:
+        """Write the document, in which every key is always present."""
+        if self._writer is not None:
+            self._writer.close()
+        header = self._header
+        totals, largest = Totals(), list[dict[str, Any]]()
+        with self._path.open("w", encoding="utf-8") as file:
+            head = {
+                "job": header.job,
+                "plan_id": header.plan_id,
+                "engine": header.engine,
+                "apply": header.apply,
+            }
+            file.write(json.dumps(head)[:-1])
+            file.write(', "partitions": [')
+            for number, each in enumerate(self._heads):
+                partition = self._partition(each)
+                totals.add(partition)
+                largest = nlargest(_NAMED_LARGEST, [*largest, partition], key=_planned_bytes)
+                file.write(f"{',' if number else ''}\n{json.dumps(partition)}")
+            file.write('], "segments": [')
+            texts = enumerate(self._inline_segments())
+            file.writelines(f"{',' if number else ''}\n{text}" for number, text in texts)
+            outcome = _outcome(header, totals)
+            tail = {
+                "segments_file": None if self._file is None else self._segments_name,
+                "outcome": outcome,
+                "error": header.refusal,
+                "started_at_ms": header.started_at_ms,
+                "finished_at_ms": now_ms(),
+                "totals": totals.as_json(),
+            }
+            file.write(f"], {json.dumps(tail)[1:]}\n")
+        planned = tuple(partition for partition in largest if partition["planned_segments"])
+        return SweepReport(header, outcome, totals, planned, self._errors)
+
+    def _inline_segments(self) -> Iterator[str]:
+        """Yield the segments that the document has; all of them if no file of theirs is kept."""
+        if self._file is None:
+            yield from self._inline
+        elif self._segments_name is None:
+            with pq.ParquetFile(self._file) as stored:
+                yield from map(json.dumps, rows_in(stored.iter_batches(ROWS_PER_BATCH)))
+
+    def _partition(self, head: Head) -> Row:
+        topic, topic_id, partition = head.key
+        ended = self._ended.get((topic_id, partition), _Ended())
+        return {
+            "topic_id": _kafka_id(topic_id),
+            "topic": topic,
+            "partition": partition,
+            "outcome": self._outcome_of(head, ended),
+            "error": ended.error,
+            "skipped": head.skipped,
+            "notes": list(head.notes),
+            "log_start_offset": head.log_start_offset,
+            **ended.counts,
+        }
+
+    def _outcome_of(self, head: Head, ended: _Ended) -> str:
+        if not head.has_work:
+            return (
+                SKIPPED if head.skipped is not None else DONE if self._is_executed else self._left
+            )
+        if not self._is_executed:
+            return self._left
+        if ended.mark == FAILED or ended.counts["failed_segments"]:
+            return REMAINING
+        return REFUSED if ended.mark == REFUSED or ended.counts["refused_segments"] else DONE
+
+    @property
+    def _is_executed(self) -> bool:
+        return self._header.is_executed
+
+    @property
+    def _left(self) -> str:
+        return left_outcome(self._header)
+
+
+def left_outcome(header: Header) -> str:
+    """Return the outcome of the rows of a dry run, or of a plan that is refused as a whole."""
+    return REFUSED if header.apply else PLANNED
+
+
+def _end_partition(ended: _Ended, row: Row, end: Outcome | None) -> None:
+    mark, error = end or (row["outcome"], row["error"])
+    if ended.mark in (None, MARKED, DELETED):
+        ended.mark, ended.error = mark, error or ended.error
 
 
 def _outcome(header: Header, totals: Totals) -> str:
@@ -281,56 +362,14 @@ def _outcome(header: Header, totals: Totals) -> str:
         return REFUSED
     if not header.apply:
         return PLANNED
-    return PARTIAL if totals.as_json()["unfinished_partitions"] else DONE
-
-
-def _counts(segments: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Compute COUNTS per partition."""
-    resumed = F.col("reason") == DeletionReason.DELETION_NOT_FINISHED.name
-    return segments.groupBy(*key).agg(
-        F.count("*").alias("planned_segments"),
-        F.sum(size_bytes()).alias("planned_bytes"),
-        F.count_if(resumed).alias("resumed_segments"),
-        _how_many(DELETED).alias("deleted_segments"),
-        F.sum(F.when(F.col("outcome") == DELETED, size_bytes()).otherwise(0)).alias(
-            "deleted_bytes"
-        ),
-        _how_many(REFUSED).alias("refused_segments"),
-        _how_many(FAILED).alias("failed_segments"),
-    )
-
-
-def size_bytes() -> Column:
-    """Return a segment's size, or 0 if it is unknown."""
-    return F.greatest(F.col("segment_size_in_bytes"), F.lit(0)).cast("long")
-
-
-def _how_many(outcome: str) -> Column:
-    return F.count_if(F.col("outcome") == outcome)
+    if totals.by_outcome[REMAINING]:
+        return PARTIAL
+    return REFUSED if totals.by_outcome[REFUSED] else DONE
 
 
 def _planned_bytes(partition: dict[str, Any]) -> int:
     return int(partition["planned_bytes"])
 
 
-def _written(write: Callable[[str], object], rows: Iterable[str]) -> Iterator[str]:
-    """Write rows as elements of a list; yield each after it is written."""
-    for number, row in enumerate(rows):
-        write(f"{',' if number else ''}\n{row}")
-        yield row
-
-
-def _as_json(
-    frame: DataFrame, keys: Sequence[str], order: Sequence[str], parts: int
-) -> Iterator[str]:
-    """Yield each row as a JSON object, in order; the driver holds one part at a time."""
-    columns = [_kafka_id(key) if key in _IDS else F.col(key) for key in keys]
-    ordered = frame.repartitionByRange(parts, *order).sortWithinPartitions(*order)
-    texts = ordered.select(F.to_json(F.struct(*columns), {"ignoreNullFields": "false"}))
-    return (text for (text,) in texts.toLocalIterator())
-
-
-def _kafka_id(name: str) -> Column:
-    """Convert an id to Kafka's form: 22 characters of URL-safe base64."""
-    in_base64 = F.base64(F.unhex(F.replace(name, F.lit("-"), F.lit(""))))
-    return F.translate(F.substring(in_base64, 1, 22), "+/", "-_").alias(name)
+def _kafka_id(text: str) -> str:
+    return uuid_to_text(UUID(text))

@@ -14,7 +14,8 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segment_batches import SegmentBatch, SegmentScan
 from services.common.client_security import SecurityOptions
 from spark_jobs.connections import Services
-from spark_jobs.plan import SCAN_SCHEMA, arrow_schema
+from spark_jobs.plan import SCAN_SCHEMA
+from spark_jobs.spark_schemas import spark_schema
 
 NAME = "remote_log_segments"
 
@@ -62,7 +63,7 @@ class SegmentsDataSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        return SCAN_SCHEMA
+        return spark_schema(SCAN_SCHEMA)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return SegmentsReader(dict(self.options))
@@ -103,7 +104,7 @@ def in_scan_schema(batch: pa.RecordBatch) -> pa.RecordBatch:
 
     A column that the batch lacks is null; a column that SCAN_SCHEMA lacks is dropped.
     """
-    columns = arrow_schema(SCAN_SCHEMA)
+    columns = SCAN_SCHEMA
     known = set(batch.schema.names)
     if batch.schema.names == columns.names:
         return batch

@@ -1,21 +1,20 @@
-"""Run the stages of a sweep: plan, mark, delete, report.
+"""Run the stages of a sweep: plan, then mark and delete wave by wave, then report.
 
 The plan is frozen: it is stored once and never computed again, so that a repeated task and a human
-reader see the same plan. Spark's committer stores the result of each stage before the next one
-begins; a task that ran twice counts once.
+reader see the same plan. Each stage is stored before the next one begins; a task that ran twice
+counts once.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import UUID
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
-from services.api.retention import DeletionReason
+from services.api.topic_config import TopicConfig
 from services.common.failpoints import failpoint
+from spark_jobs.budget import Permission, WhySkipped, over_budget, topics_over_budget
 from spark_jobs.marking import now_ms
 from spark_jobs.options import SweepOptions
 from spark_jobs.plan import (
@@ -25,22 +24,27 @@ from spark_jobs.plan import (
     MARKED_SCHEMA,
     PARTITION,
     PLAN_SCHEMA,
-    PLANNED,
     REFUSED,
     SEGMENT,
+    rows_in,
 )
 from spark_jobs.report import (
+    ROW_COLUMNS,
+    SEGMENTS_SUFFIX,
+    Document,
     Header,
+    Outcome,
+    Outcomes,
     SweepReport,
-    partition_outcomes,
-    segment_outcomes,
-    size_bytes,
-    write_document,
+    left_outcome,
 )
+from spark_jobs.stages import EVERYTHING, SEGMENTS_PER_TASK, Engine, Selection, Stored, Task
+from spark_jobs.sweep_error import SweepError
+from spark_jobs.waves import HEAD_COLUMNS, Head, Key, Wave, head_of, skipped_head, waves_of
 
-Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 Say = Callable[[str], None]
 DOCUMENT_NAME = "report.json"
+_PLAN_COLUMNS = tuple(name for name in ROW_COLUMNS if name not in ("outcome", "error"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +52,31 @@ class Stages:
     """The stages in which sweeps differ.
 
     Attributes:
-        plan: yields PLAN_SCHEMA.
-        mark: PLAN_SCHEMA, a partition's rows together and in order, to MARKED_SCHEMA.
-        delete: MARKED_SCHEMA, marked segments, to DELETED_SCHEMA.
+        inputs, plan_tasks: the rows of the first stage, and how many tasks share them.
+        plan: the inputs to PLAN_SCHEMA.
+        mark: PLAN_SCHEMA, a partition's rows together and in order, to MARKED_SCHEMA; made for so
+            many segments a second in a task, or None.
+        delete: MARKED_SCHEMA, marked segments, to DELETED_SCHEMA; made as `mark`.
         finish: MARKED_SCHEMA, marked partitions, to FINISHED_SCHEMA; None for no such stage.
+        skipped: partitions that are not planned at all, by key, and why.
+        read_config: returns the settings of a topic as they are now.
+        why_stops: says why settings forbid a further deletion.
     """
 
-    plan: DataFrame
-    mark: Task
-    delete: Task
+    inputs: pa.Table
+    plan_tasks: int
+    plan: Task
+    mark: Callable[[float | None], Task]
+    delete: Callable[[float | None], Task]
+    read_config: Callable[[UUID], TopicConfig]
+    why_stops: WhySkipped
     finish: Task | None = None
+    skipped: Mapping[Key, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class SweepRun:
-    """One run: its job, its plan's id, its directory and the callback for its phases."""
+    """One run: its job, its plan's id, its directory here and the callback for its phases."""
 
     job: str
     plan_id: str
@@ -73,95 +87,156 @@ class SweepRun:
     def document(self) -> Path:
         return self.directory / DOCUMENT_NAME
 
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """The outcome of the plan: its rows (MARKED_SCHEMA) and the results of later stages."""
-
-    rows: DataFrame
-    deleted: DataFrame | None = None
-    finished: DataFrame | None = None
+    @property
+    def segments(self) -> Path:
+        """The file beside the document that has its segments if they are many."""
+        return self.directory / f"{DOCUMENT_NAME}{SEGMENTS_SUFFIX}"
 
 
-def sweep(spark: SparkSession, stages: Stages, options: SweepOptions, run: SweepRun) -> SweepReport:
-    """Run the stages that the options and the plan allow, and write `run.document`."""
+def sweep(engine: Engine, stages: Stages, options: SweepOptions, run: SweepRun) -> SweepReport:
+    """Run the stages that the options and the plan allow, and write `run.document`.
+
+    Raises:
+        SweepError: a stage failed, or its rows cannot be read as its tasks wrote them.
+    """
     started_at_ms = now_ms()
     run.say("planning")
-    plan = written(spark, run, "plan", stages.plan, PLAN_SCHEMA)
+    plan = engine.scatter("plan", stages.plan, stages.inputs, PLAN_SCHEMA, stages.plan_tasks)
+    _require_all(engine, plan, engine.count(plan))
     failpoint("sweep.planned")
-    refusal = _over_budget(plan, options)
-    is_executed = options.apply and refusal is None
-    done = _executed(spark, stages, plan, run) if is_executed else _left(plan, options)
-    run.say("reporting")
-    header = Header(run.job, run.plan_id, options.apply, started_at_ms, refusal)
-    segments = segment_outcomes(done.rows, done.deleted)
-    partitions = partition_outcomes(done.rows, segments, done.finished, is_executed)
-    return write_document(run.document, header, partitions, segments, now_ms)
+    heads = _heads(engine, plan, stages)
+    refusal = over_budget(heads, options)
+    header = Header(run.job, run.plan_id, engine.name, options.apply, started_at_ms, refusal)
+    with Document(run.document, header, heads, _segments_name(options, run)) as document:
+        if header.is_executed:
+            _execute(engine, stages, options, run, plan, heads, document)
+        else:
+            for wave in waves_of(heads, lambda _: None, options.wave_segments):
+                document.add(_left(engine, plan, wave, left_outcome(header), None))
+        run.say("reporting")
+        return document.finish(now_ms)
 
 
-def _executed(spark: SparkSession, stages: Stages, plan: DataFrame, run: SweepRun) -> _Done:
-    tasks = 2 * spark.sparkContext.defaultParallelism
+def _execute(
+    engine: Engine,
+    stages: Stages,
+    options: SweepOptions,
+    run: SweepRun,
+    plan: Stored,
+    heads: tuple[Head, ...],
+    document: Document,
+) -> None:
+    too_much = topics_over_budget(heads, options.max_topic_percent)
+    permission = Permission(stages.read_config, stages.why_stops, too_much)
+    waves = waves_of(heads, permission.refusal_of, options.wave_segments)
+    for number, wave in enumerate(waves):
+        if wave.refusal is not None:
+            document.add(_left(engine, plan, wave, REFUSED, wave.refusal))
+        else:
+            _execute_wave(engine, stages, options, run, plan, number, wave, document)
+        permission.next_wave()
+
+
+def _execute_wave(
+    engine: Engine,
+    stages: Stages,
+    options: SweepOptions,
+    run: SweepRun,
+    plan: Stored,
+    number: int,
+    wave: Wave,
+    document: Document,
+) -> None:
+    tasks = _tasks(engine, wave, options)
+    pace = None if options.segments_per_s is None else options.segments_per_s / tasks
     run.say("marking")
-    by_partition = plan.repartition(tasks, "topic_id", "partition").sortWithinPartitions(
-        "topic_id", "partition", "kind", "position"
+    marked = engine.by_partition(
+        f"marked-{number}", stages.mark(pace), plan, Selection(wave=wave), MARKED_SCHEMA, tasks
     )
-    marks = by_partition.mapInArrow(stages.mark, MARKED_SCHEMA)
-    rows = written(spark, run, "marked", marks, MARKED_SCHEMA)
+    rows = _read_all(engine, marked, ROW_COLUMNS)
     failpoint("sweep.marked")
 
     run.say("deleting")
-    marked = rows.where(F.col("outcome") == MARKED)
-    # By ranges: tasks of equal size, with few partitions in each of RLMM's batches.
-    evenly = marked.where(F.col("kind") == SEGMENT).repartitionByRange(
-        tasks, "topic_id", "partition", "start_offset", "segment_id"
+    segments = Selection(SEGMENT, MARKED)
+    deleted = engine.evenly(
+        f"deleted-{number}", stages.delete(pace), marked, segments, DELETED_SCHEMA, tasks
     )
-    gone = evenly.mapInArrow(stages.delete, DELETED_SCHEMA)
-    deleted = written(spark, run, "deleted", gone, DELETED_SCHEMA)
+    of_segments = {
+        row["segment_id"]: _outcome(row)
+        for row in rows_in(_read_all(engine, deleted, DELETED_SCHEMA.names).to_batches())
+    }
     failpoint("sweep.deleted")
-    if stages.finish is None:
-        return _Done(rows, deleted)
-
-    heads = marked.where(F.col("kind") == PARTITION).repartition(tasks)
-    ends = heads.mapInArrow(stages.finish, FINISHED_SCHEMA)
-    return _Done(rows, deleted, written(spark, run, "finished", ends, FINISHED_SCHEMA))
-
-
-def _left(plan: DataFrame, options: SweepOptions) -> _Done:
-    """Return the outcome of a dry run, or of a plan that is refused as a whole."""
-    outcome = F.lit(REFUSED if options.apply else PLANNED)
-    rows = plan.withColumn("outcome", outcome).withColumn("error", F.lit(None).cast("string"))
-    return _Done(rows)
+    of_partitions: dict[tuple[str, int], Outcome] = {}
+    if stages.finish is not None and wave.is_end:
+        heads = Selection(PARTITION, MARKED)
+        finished = engine.evenly(
+            f"finished-{number}", stages.finish, marked, heads, FINISHED_SCHEMA, tasks
+        )
+        table = _read_all(engine, finished, FINISHED_SCHEMA.names)
+        for row in rows_in(table.to_batches()):
+            of_partitions[row["topic_id"], row["partition"]] = _outcome(row)
+    document.add(rows, Outcomes(of_segments, of_partitions))
 
 
-def _over_budget(plan: DataFrame, options: SweepOptions) -> str | None:
-    """Explain why a plan exceeds the limits; None if it does not."""
-    new = plan.where(
-        (F.col("kind") == SEGMENT) & (F.col("reason") != DeletionReason.DELETION_NOT_FINISHED.name)
+def _segments_name(options: SweepOptions, run: SweepRun) -> str | None:
+    """Return the name of the segments' file where it is kept; None if it is not."""
+    if options.report is not None:
+        return f"{options.report.name}{SEGMENTS_SUFFIX}"
+    return None if options.local_work_dir is None else run.segments.name
+
+
+def _tasks(engine: Engine, wave: Wave, options: SweepOptions) -> int:
+    """Return how many tasks share a wave; a rate is shared by tasks that all run at once."""
+    enough = -(-wave.segments // SEGMENTS_PER_TASK)
+    if options.segments_per_s is not None:
+        return engine.parallelism
+    return max(enough, 2 * engine.parallelism)
+
+
+def _outcome(row: dict[str, str]) -> Outcome:
+    return row["outcome"], row["error"]
+
+
+def _heads(engine: Engine, plan: Stored, stages: Stages) -> tuple[Head, ...]:
+    batches = engine.read(plan, Selection(PARTITION), HEAD_COLUMNS)
+    is_removed = stages.finish is not None
+    planned = [head_of(row, is_removed=is_removed) for row in rows_in(batches)]
+    known = {head.key for head in planned}
+    skipped = (skipped_head(k, why) for k, why in stages.skipped.items() if k not in known)
+    return tuple(sorted((*planned, *skipped), key=lambda head: head.key))
+
+
+def _left(engine: Engine, plan: Stored, wave: Wave, outcome: str, error: str | None) -> pa.Table:
+    """Return the rows of a wave of which nothing was done, with an outcome."""
+    batches = engine.read(plan, Selection(wave=wave), _PLAN_COLUMNS)
+    rows = pa.Table.from_batches(_projected(batches), _schema(PLAN_SCHEMA, _PLAN_COLUMNS))
+    size = rows.num_rows
+    return rows.append_column("outcome", pa.array([outcome] * size, pa.string())).append_column(
+        "error", pa.array([error] * size, pa.string())
     )
-    figures = new.agg(
-        F.count("*").alias("segments"), F.coalesce(F.sum(size_bytes()), F.lit(0)).alias("bytes")
-    ).first()
-    assert figures is not None
-    if figures["segments"] > options.max_segments:
-        return (
-            f"the plan names {figures['segments']} new segments, more than "
-            f"--max-segments {options.max_segments}; nothing was marked. Check the plan with a dry "
-            "run, then raise the limit"
-        )
-    if options.max_bytes is not None and figures["bytes"] > options.max_bytes:
-        return (
-            f"the plan names {figures['bytes']} bytes of new segments, more than "
-            f"--max-bytes {options.max_bytes}; nothing was marked. Check the plan with a dry run, "
-            "then raise the limit"
-        )
-    return None
 
 
-def written(
-    spark: SparkSession, run: SweepRun, name: str, frame: DataFrame, schema: StructType
-) -> DataFrame:
-    """Store a frame and return it as stored, so that reading it again gives the same rows."""
-    # Not a URI: Hadoop would take a %20 as three characters of the name.
-    path = f"file:{run.directory / name}"
-    frame.write.parquet(path)
-    return spark.read.schema(schema).parquet(path)
+def _projected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    schema = _schema(PLAN_SCHEMA, _PLAN_COLUMNS)
+    return (batch.select(_PLAN_COLUMNS).cast(schema) for batch in batches)
+
+
+def _schema(of: pa.Schema, names: tuple[str, ...]) -> pa.Schema:
+    return pa.schema([of.field(name) for name in names])
+
+
+def _read_all(engine: Engine, stored: Stored, columns: tuple[str, ...] | list[str]) -> pa.Table:
+    batches = [batch.select(columns) for batch in engine.read(stored, EVERYTHING, columns)]
+    _require_all(engine, stored, sum(batch.num_rows for batch in batches))
+    if not batches:
+        return pa.table({name: pa.array([], MARKED_SCHEMA.field(name).type) for name in columns})
+    return pa.Table.from_batches(batches)
+
+
+def _require_all(engine: Engine, stored: Stored, rows: int) -> None:
+    if rows != stored.rows:
+        raise SweepError(
+            f"tasks wrote {stored.rows} rows to {stored.path}, and {rows} can be read: the "
+            "executors do not share this directory; name one that all of them see with --work-dir, "
+            "such as s3a://BUCKET/PREFIX"
+        )

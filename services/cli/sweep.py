@@ -1,8 +1,7 @@
-"""Run a Spark job with this process as its driver, and report its results: `sediment sweep`."""
+"""Sweep in this process, or as the driver of Spark, and report the results: `sediment sweep`."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,22 +19,20 @@ from services.cli.connections import (
     command_group,
     security_options,
 )
-from services.cli.output import EXIT_FAILED, CommandError, Format, print_table, say, size_text
+from services.cli.output import CommandError, Format, print_table, say, size_text
 from services.common.printable import printable
-from services.local.installation import how_to_install
 from spark_jobs import options
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from spark_jobs.launch import ConfigT
     from spark_jobs.report import SweepReport
+    from spark_jobs.stages import Engine
     from spark_jobs.sweep import SweepRun
 
 
 app = command_group(
-    "Expire segments or remove partitions in bulk on Spark: plan, mark, delete, report. A dry run "
-    "unless --apply is given."
+    "Expire segments or remove partitions in bulk: plan, mark, delete, report. A dry run unless "
+    "--apply is given."
 )
 
 _Topic = Annotated[
@@ -52,6 +49,33 @@ _MaxBytes = Annotated[
     int | None, typer.Option(min=0, help="Refuse a plan with more bytes in new segments than this.")
 ]
 
+_MaxTopicPercent = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=100,
+        help="Refuse a topic of which the plan names a larger share of segments or bytes.",
+    ),
+]
+
+_SegmentsPerS = Annotated[
+    float,
+    typer.Option(min=0, help="Mark, and delete, at most so many segments a second; 0: no limit."),
+]
+
+_WaveSegments = Annotated[
+    int,
+    typer.Option(min=1, help="Segments to mark and delete before settings are looked at again."),
+]
+
+_Engine = Annotated[
+    options.EngineName,
+    typer.Option(
+        help="What does the work: this process, or Spark. auto: this process up to 3,000,000 "
+        "segments, unless an option of Spark is given."
+    ),
+]
+
 _BatchSize = Annotated[int, typer.Option(min=1, max=1000, help="Segments per call to RSM.")]
 
 _RetryForS = Annotated[
@@ -59,19 +83,32 @@ _RetryForS = Annotated[
 ]
 
 _Master = Annotated[
-    str, typer.Option(help="Spark's master URL; executors need this package installed.")
+    str | None,
+    typer.Option(
+        help="Spark's master URL; executors need this package installed. Default: that of "
+        "spark-defaults.conf, or local[*]."
+    ),
 ]
 
 _DriverMemory = Annotated[
-    str,
-    typer.Option(help="Memory of Spark's driver, which does all the work with a local master."),
+    str | None,
+    typer.Option(
+        help="Memory of Spark's driver, which does all the work with a local master. Default: "
+        "that of spark-defaults.conf, or 1g."
+    ),
+]
+
+_Conf = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="A property of Spark; may be repeated."),
 ]
 
 _WorkDir = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        help="Directory for plan, outcomes and Spark's log, in a folder per plan. Executors on "
-        "other machines must see it at the same path. Default: a temporary directory."
+        help="Directory for plan and outcomes, in a folder per plan: a path, or a URI that Spark "
+        "knows, such as s3a://BUCKET/PREFIX. All executors must see it. Default: a temporary "
+        "directory."
     ),
 ]
 
@@ -90,14 +127,19 @@ def retention(
     apply: _Apply = False,
     max_segments: _MaxSegments = options.MAX_SEGMENTS,
     max_bytes: _MaxBytes = None,
+    max_topic_percent: _MaxTopicPercent = None,
+    segments_per_s: _SegmentsPerS = options.SEGMENTS_PER_S,
+    wave_segments: _WaveSegments = options.WAVE_SEGMENTS,
     batch_size: _BatchSize = options.BATCH_SIZE,
     copy_grace_ms: Annotated[
         int,
         typer.Option(min=0, help="Treat a copy as in progress this long after it began, ms."),
     ] = 3_600_000,
     retry_for_s: _RetryForS = options.RETRY_FOR_S,
-    master: _Master = options.MASTER,
-    driver_memory: _DriverMemory = options.DRIVER_MEMORY,
+    engine: _Engine = options.EngineName.AUTO,
+    master: _Master = None,
+    driver_memory: _DriverMemory = None,
+    conf: _Conf = None,
     work_dir: _WorkDir = None,
     report: _Report = None,
     output: JsonOrTable = Format.TABLE,
@@ -109,12 +151,13 @@ def retention(
     \b
     Exit codes:
       0  done; of a dry run: planned
-      1  some segments were refused or failed; they are named
-      2  refused; nothing was changed
+      1  some segments failed; they are named, and another run may delete them
+      2  refused, all or in part; another run would refuse it again
       3  a service or Spark failed; run the command again and it continues
     """
-    with _spark_installed():
-        from spark_jobs.retention_sweep import JOB, Config, run
+    from spark_jobs.retention_sweep import JOB, Config, run
+
+    _require_installed(engine)
 
     rsm, rlmm = rsm or address_of("rsm", data_dir), rlmm or address_of("rlmm", data_dir)
     shared = options.SweepOptions(
@@ -124,10 +167,15 @@ def retention(
         apply=apply,
         max_segments=max_segments,
         max_bytes=max_bytes,
+        max_topic_percent=max_topic_percent,
+        segments_per_s=segments_per_s or None,
+        wave_segments=wave_segments,
         batch_size=batch_size,
         retry_for_s=retry_for_s,
+        engine=engine,
         master=master,
         driver_memory=driver_memory,
+        conf=options.properties_of(conf or ()),
         work_dir=work_dir,
         report=report,
         security=security_options([rsm, rlmm], data_dir),
@@ -144,13 +192,18 @@ def removal(
     apply: _Apply = False,
     max_segments: _MaxSegments = options.MAX_SEGMENTS,
     max_bytes: _MaxBytes = None,
+    max_topic_percent: _MaxTopicPercent = None,
+    segments_per_s: _SegmentsPerS = options.SEGMENTS_PER_S,
+    wave_segments: _WaveSegments = options.WAVE_SEGMENTS,
     batch_size: _BatchSize = options.BATCH_SIZE,
     grace_ms: Annotated[
         int, typer.Option(min=0, help="Skip partitions that were marked less than this ago, ms.")
     ] = options.REMOVAL_GRACE_MS,
     retry_for_s: _RetryForS = options.RETRY_FOR_S,
-    master: _Master = options.MASTER,
-    driver_memory: _DriverMemory = options.DRIVER_MEMORY,
+    engine: _Engine = options.EngineName.AUTO,
+    master: _Master = None,
+    driver_memory: _DriverMemory = None,
+    conf: _Conf = None,
     work_dir: _WorkDir = None,
     report: _Report = None,
     output: JsonOrTable = Format.TABLE,
@@ -162,12 +215,13 @@ def removal(
     \b
     Exit codes:
       0  done; of a dry run: planned
-      1  some segments were refused, failed or are left; they are named
-      2  refused; nothing was changed
+      1  some segments failed or are left; they are named, and another run may delete them
+      2  refused, all or in part; another run would refuse it again
       3  a service or Spark failed; run the command again and it continues
     """
-    with _spark_installed():
-        from spark_jobs.partition_removal_sweep import JOB, Config, run
+    from spark_jobs.partition_removal_sweep import JOB, Config, run
+
+    _require_installed(engine)
 
     rsm, rlmm = rsm or address_of("rsm", data_dir), rlmm or address_of("rlmm", data_dir)
     shared = options.SweepOptions(
@@ -177,10 +231,15 @@ def removal(
         apply=apply,
         max_segments=max_segments,
         max_bytes=max_bytes,
+        max_topic_percent=max_topic_percent,
+        segments_per_s=segments_per_s or None,
+        wave_segments=wave_segments,
         batch_size=batch_size,
         retry_for_s=retry_for_s,
+        engine=engine,
         master=master,
         driver_memory=driver_memory,
+        conf=options.properties_of(conf or ()),
         work_dir=work_dir,
         report=report,
         security=security_options([rsm, rlmm], data_dir),
@@ -188,29 +247,25 @@ def removal(
     raise typer.Exit(_run(JOB, Config(shared, grace_ms), run, output))
 
 
-@contextmanager
-def _spark_installed() -> Iterator[None]:
+def _require_installed(engine: options.EngineName) -> None:
+    from spark_jobs.engines import require_spark
+    from spark_jobs.sweep_error import SweepError
+
     try:
-        yield
-    except ModuleNotFoundError as e:
-        if (e.name or "").partition(".")[0] in ("spark_jobs", "services"):
-            raise
-        how = how_to_install("spark", "install-spark")
-        raise CommandError(
-            f"sweeps need Spark, which is not installed; {how}, or use the image of "
-            "docker/Dockerfile.spark",
-            EXIT_FAILED,
-        ) from e
+        if engine is options.EngineName.SPARK:
+            require_spark()
+    except SweepError as e:
+        raise CommandError(str(e), e.exit_code) from e
 
 
 def _run(
     job: str,
     config: "ConfigT",
-    run_job: "Callable[[SparkSession, SweepRun, ConfigT], SweepReport]",
+    run_job: "Callable[[Engine, SweepRun, ConfigT], SweepReport]",
     output: Format,
 ) -> int:
     from spark_jobs.launch import launch
-    from spark_jobs.report import SweepError
+    from spark_jobs.sweep_error import SweepError
 
     document = sys.stdout if output is Format.JSON else None
     try:
@@ -261,7 +316,8 @@ def _print(report: "SweepReport") -> None:
     for reason, partitions in sorted(totals.skipped.items()):
         say(f"{partitions} partition(s) skipped: {reason}")
     for partition in report.largest:
-        for why in filter(None, (*partition["notes"], partition["error"])):
+        error = None if partition["error"] in report.errors else partition["error"]
+        for why in filter(None, (*partition["notes"], error)):
             say(f"{_name(partition)}: {why}")
     for error, segments in report.errors.items():
         say(f"{segments} segment(s): {error}")

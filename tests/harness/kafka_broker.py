@@ -18,7 +18,7 @@ def kafka_broker(
     """Create a broker without starting it; the first time, download its jars with ``mvn``.
 
     Raises:
-        KafkaUnavailableError, JavaMissingError: the jars cannot be obtained.
+        JarsUnavailableError, JavaMissingError: the jars cannot be obtained.
     """
     jars = ensure_kafka_jars(version)
     return KafkaBroker(directory, jars, settings, log_dirs=log_dirs, listeners=listeners)

@@ -15,7 +15,7 @@ from services.local.stack import own_environment
 from tests.harness.tier import Tier
 
 # A guard against hanging: ten times what a sweep needs on a quiet machine.
-TIMEOUT_S = 300
+TIMEOUT_S = 600
 MASTER = "local[1]"
 
 
@@ -36,7 +36,8 @@ class Swept:
 def command(tier: Tier, kind: str, *options: str) -> list[str]:
     addresses = ["--rsm", tier.rsm_process.address, "--rlmm", tier.rlmm_process.address]
     start = [sys.executable, "-m", "services.cli", "sweep", kind, *addresses]
-    return [*start, "--master", MASTER, "--driver-memory", "512m", "-o", "json", *options]
+    spark = ["--engine", "spark", "--master", MASTER, "--driver-memory", "512m"]
+    return [*start, *spark, "-o", "json", *options]
 
 
 def start(argv: list[str], failpoint: str | None = None) -> "subprocess.Popen[str]":

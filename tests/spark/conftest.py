@@ -2,6 +2,7 @@
 own, by whose names it sweeps."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ from pyspark.sql import SparkSession
 
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint
-from spark_jobs.launch import spark_session
+from spark_jobs.local_engine import LocalEngine
+from spark_jobs.spark_session import SparkSettings, spark_session
 from tests.harness.tier import Tier
-from tests.spark.jobs import Jobs
+from tests.spark.jobs import Jobs, spark_engine
 from tests.spark.tiers import new_tier
 
 
@@ -31,13 +33,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Two executors, each a process with one core, on this machine."""
     directory = tmp_path_factory.mktemp("spark")
     log_path = directory / "spark.log"
-    with spark_session("tests", directory, log_path, "local-cluster[2,1,1024]") as session:
+    settings = SparkSettings("local-cluster[2,1,1024]")
+    with spark_session("tests", directory, log_path, settings) as session:
         yield session
 
 
 @pytest.fixture
-def jobs(spark: SparkSession, tier: Tier, tmp_path: Path) -> Jobs:
-    return Jobs(spark, tier, tmp_path)
+def jobs(request: pytest.FixtureRequest, tier: Tier, tmp_path: Path) -> Jobs:
+    """Run sweeps on the tests' cluster, or by the engine that the test names."""
+    if getattr(request, "param", "spark") == "local":
+        return Jobs(LocalEngine, tier, tmp_path)
+    return Jobs(partial(spark_engine, request.getfixturevalue("spark")), tier, tmp_path)
 
 
 @pytest.fixture

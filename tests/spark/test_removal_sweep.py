@@ -1,5 +1,7 @@
 """The removal sweep on a cluster of processes, against the real services."""
 
+from io import BytesIO
+
 import pytest
 from sqlalchemy import text
 
@@ -13,7 +15,11 @@ from spark_jobs.planning import IN_GRACE, ON_HOLD
 from tests.harness.tier import HOUR_MS, Tier, a_topic, ids, now_ms, segment
 from tests.spark.jobs import Jobs
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(1_500),
+    pytest.mark.parametrize("jobs", ["local", "spark"], indirect=True),
+]
 
 
 def known(tier: Tier, topic: str) -> set[int]:
@@ -78,7 +84,7 @@ def test_on_hold_a_partition_stays(jobs: Jobs, tier: Tier) -> None:
 
     after_the_plan = {"marking": lambda: tier.settings(late.topic_id, hold)}
     refused = jobs.removal(names, after_the_plan, apply=True)
-    assert (refused.outcome, refused.exit_code) == ("PARTIAL", 1)
+    assert (refused.outcome, refused.exit_code) == ("REFUSED", 2)
     assert refused.partition(late)["outcome"] == "REFUSED"
     assert "sediment.hold is set" in refused.partition(late)["error"]
     assert list(refused.segments().values()) == ["REFUSED"] * 2
@@ -99,8 +105,8 @@ def test_a_hold_half_way_leaves_what_remains_for_the_next_run(jobs: Jobs, tier: 
     done = jobs.removal(
         [tp.topic], {"marking": lambda: tier.settings(tp.topic_id, hold)}, apply=True
     )
-    assert done.partition(tp)["outcome"] == "REMAINING"
-    assert "run the sweep again" in done.partition(tp)["error"]
+    assert done.partition(tp)["outcome"] == done.outcome == "REFUSED"
+    assert "sediment.hold is set" in done.partition(tp)["error"]
     assert done.totals["refused_segments"] == 2
     assert len(tier.rows(tp)) == 2
 
@@ -114,7 +120,7 @@ def test_a_leased_copy_is_left_for_the_next_run(jobs: Jobs, tier: Tier) -> None:
     done = jobs.removal([tp.topic], apply=True)
     assert (done.outcome, done.exit_code) == ("PARTIAL", 1)
     assert done.partition(tp)["outcome"] == "REMAINING"
-    assert done.segments()[copied.remote_log_segment_id.id] == "REFUSED"
+    assert done.segments()[copied.remote_log_segment_id.id] == "FAILED"
     assert "under a lease" in done.segments("error")[copied.remote_log_segment_id.id]
     assert tier.rows(tp) == [copied]
     tier.finish(copied)
@@ -137,7 +143,7 @@ def test_what_is_marked_again_after_the_plan_keeps_its_grace_period(jobs: Jobs, 
 
     topics = [tp.topic for tp in (anew, back, started)]
     done = jobs.removal(topics, {"marking": meanwhile}, grace_ms=HOUR_MS, apply=True)
-    assert (done.outcome, done.exit_code) == ("PARTIAL", 1)
+    assert (done.outcome, done.exit_code) == ("REFUSED", 2)
     for tp, why in ((anew, IN_GRACE), (back, "no longer marked for deletion")):
         assert done.partition(tp)["outcome"] == "REFUSED"
         assert why in done.partition(tp)["error"]
@@ -163,3 +169,23 @@ def test_a_copy_that_ends_between_plan_and_mark_goes_too(jobs: Jobs, tier: Tier)
     assert done.outcome == "DONE"
     assert tier.objects(tp.topic_id) == {}
     assert known(tier, tp.topic) == set()
+
+
+def test_a_partition_with_an_object_that_no_segment_names_is_not_finished(
+    jobs: Jobs, tier: Tier
+) -> None:
+    [tp] = a_topic()
+    [made] = tier.fill(tp, 1)
+    key = next(iter(tier.objects(tp.topic_id)))
+    stray = key.replace(made.remote_log_segment_id.id.hex, "1" * 32)
+    tier.s3.client().put_object(tier.bucket, stray, BytesIO(b"stray"), 5)
+    tier.mark_deleted(tp)
+    done = jobs.removal([tp.topic], apply=True)
+    assert (done.outcome, done.exit_code) == ("PARTIAL", 1)
+    assert done.partition(tp)["outcome"] == "REMAINING"
+    assert stray in done.partition(tp)["error"]
+    assert "`sediment reconcile`" in done.partition(tp)["error"]
+    assert done.totals["deleted_segments"] == 1
+    assert known(tier, tp.topic) == {0}
+    tier.s3.client().remove_object(tier.bucket, stray)
+    assert jobs.removal([tp.topic], apply=True).outcome == "DONE"

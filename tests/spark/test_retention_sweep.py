@@ -1,11 +1,13 @@
 """The retention sweep on a cluster of processes, against the real services."""
 
+from pathlib import Path
 from uuid import UUID
 
+import pyarrow.parquet as pq
 import pytest
 
 from services.api.calls import MutationContext
-from services.api.ids import TopicIdPartition
+from services.api.ids import TopicIdPartition, uuid_from_text
 from services.api.lineage import Lineage
 from services.api.partitions import NOTHING_COPIED
 from services.api.remote_log_metadata_manager import all_segments
@@ -16,7 +18,11 @@ from spark_jobs.planning import NO_OWNER, NO_REPORT, ON_HOLD, PAUSED
 from tests.harness.tier import HOUR_MS, OFFSETS, SIZE_BYTES, Tier, a_topic, ids, now_ms, segment
 from tests.spark.jobs import Done, Jobs
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(1_500),
+    pytest.mark.parametrize("jobs", ["local", "spark"], indirect=True),
+]
 BY_TIME = {"retention.ms": str(HOUR_MS)}
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -224,7 +230,7 @@ def test_settings_that_forbid_it_after_the_plan_refuse_the_partition(
         tier.settings(paused.topic_id, {**BY_TIME, "sediment.sweep.paused": "true"})
 
     done = jobs.retention([held.topic, paused.topic], {"marking": forbid}, apply=True)
-    assert done.outcome == "PARTIAL"
+    assert (done.outcome, done.exit_code) == ("REFUSED", 2)
     assert done.totals["refused_segments"] == 4
     errors = set(done.segments("error").values())
     assert dict(done.errors) == {error: 2 for error in errors if error}
@@ -304,3 +310,67 @@ def test_what_was_marked_long_ago_is_finished_and_nothing_else(jobs: Jobs, tier:
     assert set(done.segments("reason").values()) == {"DELETION_NOT_FINISHED"}
     assert [[row.start_offset for row in tier.rows(tp)] for tp in everywhere] == [[OFFSETS]] * 3
     assert {tier.rlmm.partition_state(tp).value.log_start_offset for tp in everywhere} == {0}
+
+
+def test_a_hold_stops_the_waves_that_have_not_begun(jobs: Jobs, tier: Tier) -> None:
+    [tp] = a_topic()
+    tier.fill(tp, 5)
+    tier.report(tp, 5)
+    tier.settings(tp.topic_id, BY_TIME)
+    hold = {**BY_TIME, "sediment.hold": "true"}
+    at = {"deleting": lambda: tier.settings(tp.topic_id, hold)}
+    done = jobs.retention([tp.topic], at, apply=True, wave_segments=2)
+    assert (done.outcome, done.exit_code) == ("REFUSED", 2)
+    assert (done.totals["deleted_segments"], done.totals["refused_segments"]) == (2, 3)
+    assert dict(done.errors) == {ON_HOLD: 3}
+    assert done.partition(tp)["error"] == ON_HOLD
+    assert [row.state for row in tier.rows(tp)] == [FINISHED] * 3
+    assert tier.rlmm.partition_state(tp).value.log_start_offset == 2 * OFFSETS
+
+
+def test_waves_delete_all_that_is_due(jobs: Jobs, tier: Tier) -> None:
+    """Several partitions in a wave, several waves in a partition, at a rate."""
+    partitions = a_topic(partitions=4)
+    for tp, segments in zip(partitions, (1, 2, 5, 1), strict=True):
+        tier.fill(tp, segments)
+        tier.report(tp, segments)
+    tier.settings(partitions[0].topic_id, BY_TIME)
+    topic = partitions[0].topic
+    done = jobs.retention([topic], apply=True, wave_segments=3, segments_per_s=1_000.0)
+    assert (done.outcome, done.totals["deleted_segments"]) == ("DONE", 9)
+    assert tier.rows(*partitions) == []
+    assert tier.objects(partitions[0].topic_id) == {}
+
+
+def test_a_topic_that_would_lose_too_large_a_share_is_refused_alone(jobs: Jobs, tier: Tier) -> None:
+    large, small = a_topic()[0], a_topic()[0]
+    for tp, segments in ((large, 3), (small, 1)):
+        tier.fill(tp, segments)
+        tier.fill(tp, 4 - segments, first=segments, age_ms=0)
+        tier.report(tp, 4)
+        tier.settings(tp.topic_id, BY_TIME)
+    done = jobs.retention([large.topic, small.topic], apply=True, max_topic_percent=50.0)
+    assert (done.outcome, done.exit_code) == ("REFUSED", 2)
+    assert (done.partition(large)["outcome"], done.partition(small)["outcome"]) == (
+        "REFUSED",
+        "DONE",
+    )
+    assert "3 of the topic's 4 segments" in done.partition(large)["error"]
+    assert len(tier.rows(large)) == 4
+
+
+def test_many_segments_are_reported_in_a_file_beside_the_report(
+    jobs: Jobs, tier: Tier, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("spark_jobs.report.INLINE_SEGMENTS", 2)
+    [tp] = a_topic()
+    made = tier.fill(tp, 3)
+    tier.report(tp, 3)
+    tier.settings(tp.topic_id, BY_TIME)
+    done = jobs.retention([tp.topic], apply=True, report=tmp_path / "night.json")
+    assert done.document["segments_file"] == "night.json.segments.parquet"
+    [file] = tmp_path.glob("*/report.json.segments.parquet")
+    rows = pq.read_table(file).to_pylist()
+    assert [uuid_from_text(row["segment_id"], "id") for row in rows] == ids(made)
+    assert {row["outcome"] for row in rows} == {"DELETED"}
+    assert done.document["segments"] == []

@@ -13,7 +13,6 @@ from services.workflows.removal import begin_removal
 from spark_jobs.connections import Services
 from spark_jobs.plan import (
     SCAN_SCHEMA,
-    arrow_schema,
     batches_of,
     rows_in,
     segment_columns,
@@ -27,7 +26,7 @@ _ARROW_NAMES = {"list<element: int32>": "list<int32>", "list<element: int64>": "
 
 
 def test_the_schema_is_that_of_the_scan() -> None:
-    columns = [(f.name, str(f.type)) for f in arrow_schema(SCAN_SCHEMA)]
+    columns = [(f.name, str(f.type)) for f in SCAN_SCHEMA]
     assert [(name, _ARROW_NAMES.get(kind, kind)) for name, kind in columns] == list(SCAN_COLUMNS)
 
 
@@ -40,7 +39,7 @@ def test_the_columns_of_another_release_are_read_too() -> None:
     assert in_scan_schema(now) is now
     other = now.drop_columns(["copy_leased"]).append_column("of_later", pa.array(["x"]))
     read = in_scan_schema(other)
-    assert read.schema.equals(arrow_schema(SCAN_SCHEMA))
+    assert read.schema.equals(SCAN_SCHEMA)
     [row] = rows_in([read])
     assert segment_of(row) == wanted
     del row["copy_leased"]

@@ -6,21 +6,20 @@ import os
 import re
 import signal
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
 import typer
-from pyspark.sql import SparkSession
 
 from services.api.errors import InvalidRequestError
 from services.cli.main import main
 from services.cli.sweep import app as sweep_commands
 from spark_jobs import launch, partition_removal_sweep, retention_sweep
 from spark_jobs.options import SweepOptions
-from spark_jobs.report import SweepError, SweepReport
+from spark_jobs.report import SweepReport
+from spark_jobs.sweep_error import SweepError
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs
 from tests.harness.tier import HOUR_MS, Tier, a_topic, ids
@@ -38,7 +37,7 @@ def sediment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
 
 class Sediment:
-    """The command, run in this process: for what ends before Spark starts, or see `this_spark`."""
+    """The command, run in this process: for what ends before Spark starts, or needs none."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch = monkeypatch
@@ -55,12 +54,6 @@ class Sediment:
         if said.out.startswith("{"):
             return Swept(raised.value.code, json.loads(said.out), said.err)
         return Swept(raised.value.code, {}, said.out + said.err)
-
-
-@pytest.fixture
-def this_spark(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
-    """Sweeps that are launched in this process use the tests' cluster: there can be but one."""
-    monkeypatch.setattr(launch, "spark_session", lambda *_: nullcontext(spark))
 
 
 def assert_one_line(swept: Swept, exit_code: int, *words: str) -> None:
@@ -83,7 +76,7 @@ def test_a_sweep_prints_its_report_and_says_one_line(tier: Tier, tmp_path: Path)
     assert len(swept.outcomes) == len(doomed)
     plan_id = swept.report["plan_id"]
     assert swept.stderr.strip() == f"retention_sweep: plan {plan_id}: starting Spark"
-    assert {"plan", "marked", "deleted", "spark.log"} <= set(os.listdir(work_dir / plan_id))
+    assert {"plan", "marked-0", "deleted-0", "spark.log"} <= set(os.listdir(work_dir / plan_id))
     assert tier.rows(tp) == []
 
 
@@ -120,12 +113,9 @@ class SignalledFinalizer:
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_a_signal_that_comes_within_a_finalizer_is_not_lost(
-    tier: Tier, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_that_comes_within_a_finalizer_is_not_lost(tier: Tier) -> None:
     rsm, rlmm = tier.rsm_process.address, tier.rlmm_process.address
     config = retention_sweep.Config(SweepOptions(rsm, rlmm))
-    monkeypatch.setattr(launch, "spark_session", lambda *_: nullcontext())
 
     def run(*_: object) -> SweepReport:
         SignalledFinalizer()
@@ -193,7 +183,6 @@ def test_impossible_paths_are_reported_before_spark_starts(
     assert_one_line(sediment.sweep(tier, "retention", option, value), 2, option, value)
 
 
-@pytest.mark.usefixtures("this_spark")
 def test_a_table_says_what_goes_and_what_was_left_out_and_why(
     sediment: Sediment, tier: Tier, tmp_path: Path
 ) -> None:
@@ -205,7 +194,8 @@ def test_a_table_says_what_goes_and_what_was_left_out_and_why(
     tier.settings(paused.topic_id, {"sediment.sweep.paused": "true"})
     topics = ["--topic", unfit.topic, "--topic", paused.topic]
     report = tmp_path / "report.json"
-    swept = sediment.sweep(tier, "retention", *topics, "-o", "table", "--report", str(report))
+    options = ["--engine", "local", "-o", "table", "--report", str(report)]
+    swept = sediment.sweep(tier, "retention", *topics, *options)
     assert swept.exit_code == 0, swept.stderr
     assert f"{unfit.topic}-0: retention.bytes not applied" in swept.stderr
     assert "1 partition(s) skipped: sediment.sweep.paused is set" in swept.stderr
@@ -214,7 +204,6 @@ def test_a_table_says_what_goes_and_what_was_left_out_and_why(
     assert os.listdir(tmp_path) == ["report.json"]
 
 
-@pytest.mark.usefixtures("this_spark")
 def test_a_report_that_cannot_be_written_at_the_end_is_kept(tier: Tier, tmp_path: Path) -> None:
     [tp] = a_topic()
     tier.fill(tp, 1)

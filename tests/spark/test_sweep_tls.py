@@ -4,6 +4,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from tests.harness.secured_server import Deployment, spiffe
 from tests.harness.tier import HOUR_MS, Tier, a_topic
 from tests.harness.tokens import account
 from tests.spark.commands import Swept, command, ended, traces_of_children
-from tests.spark.jobs import Jobs
+from tests.spark.jobs import Jobs, spark_engine
 from tests.spark.tiers import new_tier
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
@@ -158,7 +159,7 @@ def test_executors_in_processes_of_their_own_connect_by_the_same_files(
     secured: Secured, spark: SparkSession, tmp_path: Path, kind: str, sweep: str
 ) -> None:
     tp, sweeper = secured.fill(sweep), secured.sweeper(kind)
-    jobs = Jobs(spark, secured.tier, tmp_path)
+    jobs = Jobs(partial(spark_engine, spark), secured.tier, tmp_path)
     run = jobs.retention if sweep == "retention" else jobs.removal
     security = SecurityOptions(sweeper.security)
     done = run([tp.topic], apply=True, rsm=sweeper.rsm, rlmm=sweeper.rlmm, security=security)
@@ -210,7 +211,7 @@ def test_a_grant_that_ends_while_a_sweep_runs_stops_it(
 
     eventually(may_list)
     security = SecurityOptions(leaver.security)
-    jobs = Jobs(spark, secured.tier, tmp_path)
+    jobs = Jobs(partial(spark_engine, spark), secured.tier, tmp_path)
     done = jobs.retention(
         [tp.topic],
         {"marking": leave},

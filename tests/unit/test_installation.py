@@ -25,7 +25,7 @@ def test_sweep_without_spark_names_what_to_install(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyspark", None)
     options = ["--grace-ms", "0"] if sweep == "removal" else []
-    error = CliRunner().invoke(app, ["sweep", sweep, *options]).exception
+    error = CliRunner().invoke(app, ["sweep", sweep, "--engine", "spark", *options]).exception
     assert isinstance(error, CommandError)
     assert f"not installed; {how_to_install('spark', 'install-spark')}" in str(error)
     assert (ROOT / str(error).rpartition("the image of ")[2]).is_file()

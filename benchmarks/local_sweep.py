@@ -1,0 +1,41 @@
+"""Measure local_sweep: a retention sweep in one process, against a bare multi-delete."""
+
+import tempfile
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from benchmarks.bulk_deletes import PARTITIONS, SEGMENTS, multi_deleted, swept
+from benchmarks.deployment import deployed
+from benchmarks.measure import Result, ratio
+from benchmarks.store import STORE
+from spark_jobs.local_engine import THREADS, LocalEngine
+
+ROUNDS = 3  # a round takes more than a minute with the creation of its objects
+
+
+def run() -> Result:
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sediment-bench-")))
+        services = stack.enter_context(deployed())
+        return ratio(
+            "local_sweep",
+            ROUNDS,
+            (
+                "retention sweep, --engine local, segments/s",
+                partial(swept, LocalEngine, services, directory),
+            ),
+            (
+                f"bare multi-delete, {THREADS} threads, segments/s",
+                partial(multi_deleted, services, THREADS),
+            ),
+            services.pids,
+            {
+                "segments": SEGMENTS,
+                "partitions": PARTITIONS,
+                "objects_per_segment": 3,
+                "threads": THREADS,
+                "durability": services.durability(),
+                "store": STORE,
+            },
+        )

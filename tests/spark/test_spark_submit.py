@@ -1,0 +1,215 @@
+"""`spark-submit main.py` from machines that have Spark and Python, but no Sediment."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.api.ids import TopicIdPartition
+from services.local.seaweedfs import S3Endpoint, SeaweedFS
+from tests.harness.s3a_jars import ensure_s3a_jars
+from tests.harness.tier import HOUR_MS, Tier, a_topic
+from tests.shape import ROOT
+from tests.spark.bare_environment import BareEnvironment, make_bare_environment
+from tests.spark.commands import TIMEOUT_S
+from tests.spark.standalone import StandaloneCluster, standalone_cluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
+SEGMENTS = 3
+BUCKET = "sweeps-work"
+PAGE = ROOT / "docs" / "sweeps.md"
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> BareEnvironment:
+    return make_bare_environment(tmp_path_factory.mktemp("bare"))
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    environment: BareEnvironment, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StandaloneCluster]:
+    directory = tmp_path_factory.mktemp("cluster")
+    with standalone_cluster(environment, directory) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def work_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Endpoint]:
+    """Run a store for work directories, whose keys open nothing of the tier."""
+    server = SeaweedFS(tmp_path_factory.mktemp("work-store"))
+    server.start()
+    server.endpoint.ensure_bucket(BUCKET)
+    yield server.endpoint
+    server.kill()
+
+
+def expired(tier: Tier) -> TopicIdPartition:
+    [tp] = a_topic()
+    tier.fill(tp, SEGMENTS)
+    tier.report(tp, SEGMENTS)
+    tier.settings(tp.topic_id, {"retention.ms": str(HOUR_MS)})
+    return tp
+
+
+def test_the_environment_has_no_sediment(environment: BareEnvironment) -> None:
+    for package in ("services", "spark_jobs", "tieredstorage"):
+        done = subprocess.run(
+            [str(environment.python), "-c", f"import pyspark, grpc, {package}"],
+            env=environment.variables(),
+            cwd=environment.main.parent.parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert f"No module named '{package}'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("job", "master"), [("retention", "local-cluster[2,1,1024]"), ("removal", "local[1]")]
+)
+def test_the_wheel_alone_is_enough_on_one_machine(
+    environment: BareEnvironment, tier: Tier, tmp_path: Path, job: str, master: str
+) -> None:
+    tp = expired(tier)
+    options = ["--topic", tp.topic, "--apply"]
+    if job == "removal":
+        tier.mark_deleted(tp)
+        options += ["--grace-ms", "0"]
+    swept = environment.submit(tier, job, ("--master", master), *options, cwd=tmp_path)
+    assert swept.exit_code == 0, swept.stderr
+    assert set(swept.outcomes.values()) == {"DELETED"}
+    assert tier.objects(tp.topic_id) == {}
+
+
+def test_a_standalone_cluster_sweeps_from_a_directory_that_all_share(
+    environment: BareEnvironment, cluster: StandaloneCluster, tier: Tier, tmp_path: Path
+) -> None:
+    tp = expired(tier)
+    work = tmp_path / "work"
+    swept = environment.submit(
+        tier,
+        "retention",
+        ("--master", cluster.master, "--executor-memory", "512m"),
+        *("--topic", tp.topic, "--apply", "--work-dir", str(work)),
+        cwd=tmp_path,
+    )
+    assert swept.exit_code == 0, swept.stderr
+    assert len(swept.outcomes) == SEGMENTS
+    assert set(swept.outcomes.values()) == {"DELETED"}
+    assert tier.objects(tp.topic_id) == {}
+
+
+@pytest.mark.parametrize("directory", ["private", "read_only"])
+def test_a_directory_that_executors_do_not_share_is_named_before_anything_is_marked(
+    environment: BareEnvironment,
+    cluster: StandaloneCluster,
+    tier: Tier,
+    tmp_path: Path,
+    directory: str,
+) -> None:
+    tp = expired(tier)
+    work: Path = getattr(cluster, directory)
+    swept = environment.submit(
+        tier,
+        "retention",
+        ("--master", cluster.master, "--executor-memory", "512m"),
+        *("--topic", tp.topic, "--apply", "--work-dir", str(work)),
+        cwd=tmp_path,
+    )
+    assert swept.exit_code == 3, swept.stderr
+    [line] = [each for each in swept.stderr.splitlines() if "--work-dir" in each]
+    assert str(work) in line
+    why = "0 can be read" if directory == "private" else "executors cannot write to"
+    assert why in line
+    assert {row.state.name for row in tier.rows(tp)} == {"COPY_SEGMENT_FINISHED"}
+    assert swept.report == {}
+
+
+def test_workers_with_separate_disks_sweep_from_a_bucket_with_keys_of_its_own(
+    environment: BareEnvironment,
+    cluster: StandaloneCluster,
+    work_store: S3Endpoint,
+    tier: Tier,
+    tmp_path: Path,
+) -> None:
+    tp = expired(tier)
+    properties = tmp_path / "s3a.conf"
+    properties.write_text("\n".join(f"{k} {v}" for k, v in s3a_properties(work_store).items()))
+    swept = environment.submit(
+        tier,
+        "retention",
+        (
+            "--master",
+            cluster.master,
+            "--executor-memory",
+            "512m",
+            "--properties-file",
+            str(properties),
+        ),
+        *("--topic", tp.topic, "--apply", "--work-dir", f"s3a://{BUCKET}/sweeps"),
+        cwd=tmp_path,
+    )
+    assert swept.exit_code == 0, swept.stderr
+    assert len(swept.outcomes) == SEGMENTS
+    assert set(swept.outcomes.values()) == {"DELETED"}
+    assert tier.objects(tp.topic_id) == {}
+    stored = work_store.client().list_objects(BUCKET, "sweeps/", recursive=True)
+    names = {str(each.object_name).split("/")[2] for each in stored}
+    assert {"plan", "marked-0", "deleted-0"} <= names
+    assert work_store.secret_key not in swept.stderr
+
+
+def s3a_properties(store: S3Endpoint) -> dict[str, str]:
+    """Return the properties of Spark with which a work directory lies in a store."""
+    jars = str(ensure_s3a_jars() / "*")
+    of_bucket = f"spark.hadoop.fs.s3a.bucket.{BUCKET}"
+    return {
+        "spark.driver.extraClassPath": jars,
+        "spark.executor.extraClassPath": jars,
+        f"{of_bucket}.endpoint": f"http://{store.endpoint}",
+        f"{of_bucket}.endpoint.region": store.region,
+        f"{of_bucket}.path.style.access": "true",
+        f"{of_bucket}.access.key": store.access_key,
+        f"{of_bucket}.secret.key": store.secret_key,
+    }
+
+
+def test_the_command_of_the_page_sweeps(
+    environment: BareEnvironment, cluster: StandaloneCluster, tier: Tier, tmp_path: Path
+) -> None:
+    tp = expired(tier)
+    [command] = re.findall(r"```sh\n(spark-submit .*?)```", PAGE.read_text(), re.S)
+    variables = {
+        "MASTER": cluster.master,
+        "WHEEL": str(environment.wheel),
+        "RSM": tier.rsm_process.address,
+        "RLMM": tier.rlmm_process.address,
+        "WORK_DIR": str(tmp_path / "work"),
+        "PATH": f"{environment.spark_home}/bin:{os.environ['PATH']}",
+    }
+    shutil.copy(environment.main, tmp_path)
+    done = subprocess.run(
+        ["bash", "-c", command.replace("--topic orders", f"--topic {tp.topic}")],
+        env=environment.variables(variables),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((tmp_path / "report.json").read_text())["outcome"] == "DONE"
+    assert tier.objects(tp.topic_id) == {}
+
+
+def test_an_unknown_job_is_named(environment: BareEnvironment, tier: Tier, tmp_path: Path) -> None:
+    swept = environment.submit(tier, "retain", ("--master", "local[1]"), cwd=tmp_path)
+    assert "'retain' is not a job; the first argument must be one of retention, removal" in (
+        swept.stderr
+    )
