@@ -26,6 +26,7 @@ from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.list_offsets import Question
 from tests.kafka.records import consumed
 from tests.plugin.deployment import DEADLINE_MS, Deployment, Partition
+from tests.plugin.jmx import read_jmx
 from tests.plugin.seen import Seen, seen
 from tests.plugin.tiered_partition import OBJECTS_OF_A_SEGMENT
 
@@ -36,6 +37,7 @@ pytestmark = pytest.mark.plugin
 TOPICS = (MIXED, PAYMENTS, PROFILES, TELEMETRY)
 PRODUCERS = (produce_mixed, produce_payments, produce_profiles, produce_telemetry)
 SEGMENTS_AT_LEAST = 24
+PAGE = Path(__file__).parents[2] / "docs" / "kafka-plugin.md"
 RECORDS = 10
 INDEXES = {
     IndexType.OFFSET: ".index",
@@ -171,6 +173,38 @@ def test_clients_read_from_the_tier(moved: list[Moved]) -> None:
         consumed(deployment.cluster, m.partition.name)
     segments = sum(len(m.partition.finished()) for m in moved)
     assert deployment.calls_of_rsm("FetchLogSegment") >= calls + segments
+
+
+def test_jmx_counts_reads_of_the_tier(moved: list[Moved]) -> None:
+    """Kafka's figures and the plugin's, by the names that docs/kafka-plugin.md gives them."""
+    deployment = moved[0].partition.deployment
+    deployment.broker.restart()
+    before = read_jmx(deployment.broker)
+    for m in moved:
+        consumed(deployment.cluster, m.partition.name)
+    after = read_jmx(deployment.broker)
+
+    def rise(name: str, attribute: str) -> float:
+        return after[name, attribute] - before.get((name, attribute), 0)
+
+    segments = [row for m in moved for row in m.partition.finished()]
+    size_bytes = sum(row.segment_size_in_bytes for row in segments)
+    topics = "kafka.server:type=BrokerTopicMetrics,name="
+    assert rise(f"{topics}RemoteFetchBytesPerSec", "Count") >= size_bytes
+    assert rise(f"{topics}RemoteFetchRequestsPerSec", "Count") >= len(segments)
+    plugin = "io.sediment.kafka:type={},broker=1".format
+    calls = f"{plugin('Calls')},service={{}},call={{}}".format
+    assert rise(calls("RSM", "FetchLogSegment"), "Calls") >= len(segments)
+    assert rise(calls("RSM", "FetchIndex"), "Calls") >= len(segments)
+    assert rise(calls("RSM", "FetchLogSegment"), "TimeMs") > 0
+    assert rise(calls("RLMM", "GetRemoteLogSegmentMetadata"), "Calls") > 0
+    assert rise(plugin("LookUps"), "Misses") > 0
+    assert after[plugin("ReadAhead"), "MaxBytes"] == 96 << 20
+    failures = {name: count for name, count in after.items() if name[1] == "Failures"}
+    assert len(failures) > 3
+    shown = {attribute for name, attribute in after if name.startswith("io.sediment.kafka:")}
+    assert {attribute for attribute in shown if f"`{attribute}`" not in PAGE.read_text()} == set()
+    assert not any(failures.values()), failures
 
 
 @pytest.mark.parametrize("end", [KafkaBroker.stop, KafkaBroker.kill], ids=["stopped", "killed"])

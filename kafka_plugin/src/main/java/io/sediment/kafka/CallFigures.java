@@ -17,13 +17,15 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.LongAdder;
 
-/** Counts a service's calls, by RPC, for Kafka's metrics of the plugin. Thread-safe. */
-final class CallFigures implements ClientInterceptor {
+/** Counts a service's calls, by RPC, in JMX and for Kafka's metrics of the plugin. Thread-safe. */
+final class CallFigures implements ClientInterceptor, AutoCloseable {
     /** Which attempt of its caller a call is; {@link Attempt#ONLY} if it is not set. */
     static final CallOptions.Key<Attempt> ATTEMPT =
         CallOptions.Key.createWithDefault("sediment.attempt", Attempt.ONLY);
 
     private final Map<String, Figures> figures = new ConcurrentHashMap<>();
+    private final String service;
+    private final String broker;
     private volatile Optional<PluginFigures> published = Optional.empty();
 
     /** The attempts of a call that its caller, and not gRPC, repeats. */
@@ -35,11 +37,51 @@ final class CallFigures implements ClientInterceptor {
     }
 
     /** The figures of one RPC. */
-    private static final class Figures {
+    private static final class Figures implements CallsMXBean, AutoCloseable {
         private final LongAdder calls = new LongAdder();
         private final LongAdder failures = new LongAdder();
         private final LongAdder repeats = new LongAdder();
         private final LongAdder timeMs = new LongAdder();
+        private final JmxBean bean;
+
+        Figures(String service, String broker, String call) {
+            bean = new JmxBean(
+                "Calls", broker, "service=" + service + ",call=" + call, this);
+        }
+
+        @Override
+        public long getCalls() {
+            return calls.sum();
+        }
+
+        @Override
+        public long getFailures() {
+            return failures.sum();
+        }
+
+        @Override
+        public long getRepeats() {
+            return repeats.sum();
+        }
+
+        @Override
+        public long getTimeMs() {
+            return timeMs.sum();
+        }
+
+        @Override
+        public void close() {
+            bean.close();
+        }
+    }
+
+    /**
+     * @param service the service's short name, for the names in JMX
+     * @param broker the broker's id, for the same
+     */
+    CallFigures(String service, String broker) {
+        this.service = service;
+        this.broker = broker;
     }
 
     /** Publishes the figures of each RPC from its first call on. */
@@ -53,7 +95,7 @@ final class CallFigures implements ClientInterceptor {
         MethodDescriptor<ReqT, RespT> method, CallOptions options, Channel next
     ) {
         Figures counted = figures.computeIfAbsent(method.getBareMethodName(), call -> {
-            Figures made = new Figures();
+            Figures made = new Figures(service, broker, call);
             published.ifPresent(plugin -> publish(plugin, call, made));
             return made;
         });
@@ -61,6 +103,12 @@ final class CallFigures implements ClientInterceptor {
         (attempt == Attempt.REPEAT ? counted.repeats : counted.calls).increment();
         CallOptions observed = options.withStreamTracerFactory(new Repeats(counted));
         return new CountedCall<>(next.newCall(method, observed), counted, attempt);
+    }
+
+    /** Removes the figures from JMX; call it when no call can begin any more. */
+    @Override
+    public void close() {
+        figures.values().forEach(Figures::close);
     }
 
     /** Counts the end of one call. */
@@ -96,7 +144,7 @@ final class CallFigures implements ClientInterceptor {
 
                 @Override
                 public void onClose(Status status, Metadata trailers) {
-                    if (!status.isOk() && !isClosedByKafka && !isRepeated(status, trailers)) {
+                    if (isFailure(status) && !isClosedByKafka && !isRepeated(status, trailers)) {
                         counted.failures.increment();
                     }
                     counted.timeMs.add(
@@ -113,6 +161,11 @@ final class CallFigures implements ClientInterceptor {
             super.cancel(message, cause);
         }
 
+        /** A transaction index that a segment does not have is not found: that is an answer. */
+        private static boolean isFailure(Status status) {
+            return !status.isOk() && status.getCode() != Status.Code.NOT_FOUND;
+        }
+
         private boolean isRepeated(Status status, Metadata trailers) {
             return attempt == Attempt.FIRST && hasHeaders && !hasMessage
                 && Failures.isLost(status.asException(trailers));
@@ -120,13 +173,14 @@ final class CallFigures implements ClientInterceptor {
     }
 
     private static void publish(PluginFigures plugin, String call, Figures counted) {
-        plugin.add("calls-total", "Calls that began.", call, counted.calls::sum);
+        plugin.add("calls-total", "Calls that began.", call,
+            counted::getCalls);
         plugin.add("call-failures-total", "Calls that failed after all retries.", call,
-            counted.failures::sum);
+            counted::getFailures);
         plugin.add("call-repeats-total", "Calls retried because no server had processed them.", call,
-            counted.repeats::sum);
+            counted::getRepeats);
         plugin.add("call-time-ms-total", "Time of the calls that have ended.", call,
-            counted.timeMs::sum);
+            counted::getTimeMs);
     }
 
     /** Counts the attempts of gRPC after the first of a call. */

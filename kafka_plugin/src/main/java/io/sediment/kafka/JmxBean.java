@@ -24,6 +24,12 @@ final class JmxBean implements AutoCloseable {
         published = publish("io.sediment.kafka:type=" + type + ",broker=" + broker, bean);
     }
 
+    /** @param more further key properties of the name, as "key=value,key=value" */
+    JmxBean(String type, String broker, String more, Object bean) {
+        published =
+            publish("io.sediment.kafka:type=" + type + ",broker=" + broker + "," + more, bean);
+    }
+
     @Override
     public void close() {
         published.ifPresent(name -> {

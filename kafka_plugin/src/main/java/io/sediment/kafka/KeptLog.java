@@ -71,6 +71,9 @@ final class KeptLog extends InputStream {
         if (count > 0) {
             position += count;
             read.reach(position);
+            if (position == sizeBytes) {
+                passTheEnd();
+            }
         }
         return count;
     }
@@ -110,12 +113,26 @@ final class KeptLog extends InputStream {
         return count;
     }
 
+    /**
+     * Leaves the room of the last chunks to other readers. The next read begins in another segment,
+     * or never: a reader at the end of the tier does not say that it needs them no more.
+     */
+    private void passTheEnd() {
+        int lastStart = ChunkCache.startOf(sizeBytes - 1);
+        cache.pass(segment, lastStart);
+        cache.pass(segment, lastStart - ChunkCache.CHUNK_BYTES);
+    }
+
     /** Takes the chunk with the position or, without one, the ranges from the position on. */
     private void enterChunk() throws RemoteStorageException {
-        chunk = cache.get(segment, ChunkCache.startOf(position), read.isSequential());
+        int start = ChunkCache.startOf(position);
+        int end = Math.min(start + ChunkCache.CHUNK_BYTES, sizeBytes);
+        // Of a chunk that was not fetched before, for want of room, the last half is not worth it.
+        boolean isWorthIt = position - start <= (end - start) / 2;
+        chunk = cache.get(segment, start, read.isSequential() && isWorthIt);
         if (chunk.isEmpty()) {
             rest = Optional.of(new LogRanges(
-                (start, end) -> ranges.open(segment, start, end), position, sizeBytes - 1));
+                (from, to) -> ranges.open(segment, from, to), position, sizeBytes - 1));
             return;
         }
         int nextPosition = chunk.get().nextPosition();

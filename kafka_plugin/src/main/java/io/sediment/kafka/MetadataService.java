@@ -67,7 +67,7 @@ final class MetadataService implements AutoCloseable {
         cache = new LookUpCache(
             TimeUnit.MILLISECONDS.toNanos(config.metadataMaxAgeMs()), System::nanoTime);
         lookUps = new LookUps(
-            String.valueOf(brokerId), cache, requestTimeoutMs, System::nanoTime);
+            config.broker(), cache, requestTimeoutMs, System::nanoTime);
         watch = new LookUpWatch(
             request -> RemoteLogMetadataManagerGrpc.newBlockingV2Stub(channel.channel())
                 .watchPartitions(request),

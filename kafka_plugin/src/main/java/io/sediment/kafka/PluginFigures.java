@@ -10,7 +10,8 @@ import org.apache.kafka.common.metrics.PluginMetrics;
 /**
  * Figures among the broker's own metrics (KIP-877): in JMX under
  * {@code kafka.server:type=plugins,…}, and wherever the broker reports its metrics to. The broker
- * removes them when it closes the plugin.
+ * removes them when it closes the plugin. Kafka 4.3 and 4.4 give their metrics only to a plugin
+ * without {@code class.path}: with it the figures are in JMX under {@link JmxBean}'s names alone.
  */
 final class PluginFigures {
     private final PluginMetrics metrics;

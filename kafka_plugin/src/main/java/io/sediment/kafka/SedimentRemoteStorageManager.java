@@ -67,7 +67,7 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager,
         config = new StorageManagerConfig(configs);
         Optional<DiskChunks> disk = config.openReadAheadDirectory();
         channel = new ServiceChannel("RSM", config, REPEATS);
-        String broker = String.valueOf(configs.get("broker.id"));
+        String broker = config.broker();
         ChunkSource streams = this::openLog;
         direct = config.directReads()
             ? Optional.of(new DirectReads(broker, this::openDirectly, streams, System::nanoTime))

@@ -50,7 +50,7 @@ final class ServiceChannel implements AutoCloseable {
     private final Optional<ReloadedTls> tls;
     private final ManagedChannel channel;
     private final Reachability reachability;
-    private final CallFigures figures = new CallFigures();
+    private final CallFigures figures;
     private final Channel observed;
 
     /**
@@ -81,6 +81,7 @@ final class ServiceChannel implements AutoCloseable {
             .maxRetryAttempts(MAX_ATTEMPTS)
             .build();
         reachability = new Reachability(name);
+        figures = new CallFigures(service, config.broker());
         observed = ClientInterceptors.intercept(
             channel, new HandshakeFailures(service, config), reachability, figures);
         boundReconnectBackoff();
@@ -115,6 +116,7 @@ final class ServiceChannel implements AutoCloseable {
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
         }
+        figures.close();
     }
 
     private static ReloadedTls open(String name, TlsFiles files) {

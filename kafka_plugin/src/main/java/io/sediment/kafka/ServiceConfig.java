@@ -3,9 +3,11 @@ package io.sediment.kafka;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 import java.util.stream.Collectors;
+import java.util.stream.Stream;
 
 import org.apache.kafka.common.config.AbstractConfig;
 import org.apache.kafka.common.config.ConfigDef;
@@ -33,6 +35,7 @@ abstract class ServiceConfig extends AbstractConfig {
     private static final String OF_KAFKAS_MANAGER = "remote.log.metadata.";
 
     private final String prefix;
+    private final String broker;
     private final List<Endpoint> endpoints;
     private final int requestTimeoutMs;
 
@@ -40,6 +43,12 @@ abstract class ServiceConfig extends AbstractConfig {
     ServiceConfig(ConfigDef definition, String prefix, Map<String, ?> configs) {
         super(definition, withPrefix(prefix, configs));
         this.prefix = prefix;
+        broker = Stream.of("node.id", "broker.id")
+            .map(configs::get)
+            .filter(Objects::nonNull)
+            .findFirst()
+            .map(String::valueOf)
+            .orElse("-1");
         requireKnown(definition, prefix, configs.keySet());
         endpoints = Endpoint.parseAll(getString(prefix + ENDPOINT));
         requestTimeoutMs = getInt(prefix + REQUEST_TIMEOUT_MS);
@@ -90,6 +99,11 @@ abstract class ServiceConfig extends AbstractConfig {
                 ConfigDef.Range.atLeast(1),
                 ConfigDef.Importance.LOW,
                 "How long a call that is not a stream may take, its retries included.");
+    }
+
+    /** Returns the broker's id, for names in JMX; -1 if the broker did not set it. */
+    String broker() {
+        return broker;
     }
 
     /** Returns the endpoints of the service, at least one. */

@@ -7,9 +7,11 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.sun.management.UnixOperatingSystemMXBean;
 import java.io.ByteArrayInputStream;
 import java.io.IOException;
 import java.io.OutputStream;
+import java.lang.management.ManagementFactory;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -246,6 +248,24 @@ class DiskChunksTest {
         writing.countDown();
         assertEventually(() -> !files().isEmpty() && get(3).isPresent(), "room");
         assertArrayEquals(logs.get(segments.get(0)), Files.readAllBytes(files().get(0)));
+    }
+
+    /** A file that stays open keeps its room on the disk after its deletion. */
+    @Test
+    void filesAreClosedAfterReadsAndWrites() throws Exception {
+        UnixOperatingSystemMXBean process =
+            ManagementFactory.getPlatformMXBean(UnixOperatingSystemMXBean.class);
+        readAndEvict(0);
+        long openAtMost = process.getOpenFileDescriptorCount() + 10;
+        for (int round = 0; round < 10; round++) {
+            readAll(3);
+        }
+        assertTrue(disk.counts().hits() > 20, () -> disk.counts() + ": too few reads");
+        assertTrue(process.getOpenFileDescriptorCount() <= openAtMost, "after reads");
+        for (int number = 3; number < segments.size(); number++) {
+            readAndKeep(number);
+        }
+        assertTrue(process.getOpenFileDescriptorCount() <= openAtMost, "after writes");
     }
 
     @Test

@@ -2,6 +2,7 @@ package io.sediment.kafka;
 
 import static io.sediment.kafka.Eventually.assertEventually;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -10,9 +11,13 @@ import io.grpc.stub.StreamObserver;
 import io.sediment.tieredstorage.v1.GetHighestOffsetForEpochRequest;
 import io.sediment.tieredstorage.v1.GetHighestOffsetForEpochResponse;
 import io.sediment.tieredstorage.v1.RemoteLogMetadataManagerGrpc.RemoteLogMetadataManagerImplBase;
+import java.lang.management.ManagementFactory;
 import java.util.Set;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Collectors;
+import javax.management.JMException;
+import javax.management.MBeanServer;
+import javax.management.ObjectName;
 
 import org.apache.kafka.common.internals.Plugin;
 import org.apache.kafka.common.metrics.Metrics;
@@ -22,6 +27,8 @@ import org.junit.jupiter.api.Test;
 
 class PluginFiguresTest {
     private static final String CALL = "GetHighestOffsetForEpoch";
+    private static final MBeanServer BEANS = ManagementFactory.getPlatformMBeanServer();
+
     private final Rlmm rlmm = new Rlmm();
     private final LocalServer server = new LocalServer(rlmm);
     private final Metrics metrics = new Metrics();
@@ -53,6 +60,26 @@ class PluginFiguresTest {
         assertEquals(Set.of(), names());
     }
 
+    /** As in a broker with class.path, which does not give the plugin its metrics. */
+    @Test
+    void callsFailuresAndRepeatsAreInJmxUntilTheManagerIsClosed() throws Exception {
+        ObjectName name =
+            new ObjectName("io.sediment.kafka:type=Calls,broker=8,service=RLMM,call=" + CALL);
+        try (SedimentRemoteLogMetadataManager manager = new SedimentRemoteLogMetadataManager()) {
+            manager.configure(server.settings("node.id", 8));
+            manager.highestOffsetForEpoch(Samples.PARTITION, 0);
+            rlmm.refusals.set(3);
+            assertThrows(RemoteStorageException.class,
+                () -> manager.highestOffsetForEpoch(Samples.PARTITION, 0));
+
+            assertEquals(2L, attribute(name, "Calls"));
+            assertEquals(2L, attribute(name, "Repeats"));
+            assertEventually(() -> attribute(name, "Failures") == 1L, "the failure is counted");
+            assertTrue(attribute(name, "TimeMs") > 0);
+        }
+        assertFalse(BEANS.isRegistered(name));
+    }
+
     @Test
     void whatTheReadAheadHoldsIsAmongTheBrokersMetrics() throws Exception {
         SedimentRemoteStorageManager manager = new SedimentRemoteStorageManager();
@@ -63,6 +90,14 @@ class PluginFiguresTest {
                 Set.of("read-ahead-held-bytes", "read-ahead-disk-held-bytes",
                     "read-ahead-disk-hits-total", "read-ahead-disk-failures-total",
                     "direct-read-bytes-total")), names()::toString);
+        }
+    }
+
+    private static long attribute(ObjectName name, String attribute) {
+        try {
+            return (long) BEANS.getAttribute(name, attribute);
+        } catch (JMException e) {
+            throw new AssertionError(name.toString(), e);
         }
     }
 

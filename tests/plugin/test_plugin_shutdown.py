@@ -1,0 +1,58 @@
+"""A broker is stopped while consumers wait for the tier and RLMM reports changes to it."""
+
+from pathlib import Path
+
+import pytest
+
+from demos.kafka_broker import NODE_ID, KafkaBroker, plugin_settings
+from tests.harness.eventually import eventually
+from tests.harness.faults import Direction, Stall
+from tests.harness.kafka_broker import kafka_broker
+from tests.harness.proxy import TcpProxy
+from tests.harness.world import World
+from tests.plugin.constant_consumer import ConstantConsumer
+from tests.plugin.deployment import DEADLINE_MS, IMPATIENT, Deployment
+from tests.plugin.jmx import read_jmx
+
+pytestmark = pytest.mark.plugin
+
+SEGMENT_BYTES = 1 << 20
+RECORDS, RECORD_BYTES = 12, 300_000
+STALLED_AFTER_BYTES = SEGMENT_BYTES // 4
+FETCHES = f"io.sediment.kafka:type=Calls,broker={NODE_ID},service=RSM,call=FetchLogSegment"
+READER = "RemoteLogReader - Error occurred while reading the remote data"
+LOOK_UPS = f"io.sediment.kafka:type=LookUps,broker={NODE_ID}"
+
+
+def test_broker_stops_in_order_during_a_read_and_a_watch(
+    jar: Path, services: World, tmp_path: Path
+) -> None:
+    with TcpProxy(services.rsm.address) as way:
+        settings = plugin_settings(jar, way.address, services.rlmm.address)
+        broker = kafka_broker(tmp_path, {**IMPATIENT, **settings})
+        with broker:
+            deployment = Deployment(broker, services)
+            partition = deployment.create_one("stopped", SEGMENT_BYTES, local_retention_bytes="1")
+            partition.produce(RECORDS, RECORD_BYTES)
+            partition.wait_until_tiered()
+            partition.wait_until_only_active_is_local()
+            way.faults.add(Stall(STALLED_AFTER_BYTES, Direction.RESPONSE), times=None)
+            way.cut_connections()
+            with ConstantConsumer(deployment.cluster, partition.name, "read_uncommitted"):
+                eventually(lambda: reads_and_watches(broker), DEADLINE_MS)
+                # Fails unless the broker has shut down cleanly within a minute.
+                broker.stop()
+        assert failures_after_stop(deployment.broker_log()) == []
+
+
+def reads_and_watches(broker: KafkaBroker) -> bool:
+    """Return whether a read is under way, and the watch is live."""
+    figures = read_jmx(broker)
+    return figures.get((FETCHES, "Calls"), 0) > 0 and figures[LOOK_UPS, "Current"] == 1
+
+
+def failures_after_stop(log: list[str]) -> list[str]:
+    """Return the errors since SIGTERM, but Kafka's own for the reads that it ends."""
+    (stop,) = (number for number, line in enumerate(log) if "signal SIGTERM" in line)
+    errors = [line for line in log[stop:] if " ERROR " in line or " WARN io.sediment" in line]
+    return [line for line in errors if " ERROR org.apache.kafka" not in line or READER not in line]
