@@ -27,6 +27,7 @@ from benchmarks import (
     rsm_requests,
     service_memory,
     spark_delete,
+    spark_records,
     spark_scan,
     tls,
 )
@@ -81,6 +82,7 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "local_sweep": local_sweep.run,
     "spark_delete": spark_delete.run,
     "spark_scan": spark_scan.run,
+    "spark_records": spark_records.run,
 }
 
 
