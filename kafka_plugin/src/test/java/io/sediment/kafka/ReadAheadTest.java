@@ -247,7 +247,7 @@ class ReadAheadTest {
         // Time stands still, so that no reader seems to have stopped.
         try (ReadAhead readAhead =
             new ReadAhead("6", MAX_BYTES, this::openRange, this::openRange, Optional.empty(), () -> 0)) {
-            for (int reader = 0; reader < 4; reader++) {
+            for (int reader = 0; reader < 6; reader++) {
                 readThrough(readAhead, Samples.newSegment(0, 2 * CHUNK));
                 assertEquals(0, readAhead.getMisfits());
             }
