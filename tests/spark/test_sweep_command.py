@@ -240,6 +240,7 @@ def test_the_command_and_the_job_take_the_same_options(name: str, job: Any) -> N
     of_job |= {slot: getattr(parsed, slot) for slot in type(parsed).__slots__ if slot != "options"}
     of_cli = {n.removeprefix("--").replace("-", "_"): v for n, v in cli_defaults(name).items()}
     of_cli["topics"] = tuple(of_cli.pop("topic") or ())
+    of_cli["conf"] = tuple(of_cli["conf"] or ())
     for addresses in ("rsm", "rlmm"):
         assert of_cli.pop(addresses) is None
         del of_job[addresses]
