@@ -68,12 +68,12 @@ def _with_own(private: Path, read_only: Path) -> Sequence[str]:
 def _process(
     environment: BareEnvironment, main: Sequence[str], log: Path, prefix: Sequence[str] = ()
 ) -> Iterator[None]:
-    classpath = str(environment.spark_home / "jars" / "*")
-    argv = [*prefix, _java(), "-cp", classpath, "-Xmx256m", f"{_DEPLOY}.{main[0]}", *main[1:]]
+    start = str(environment.spark_home / "bin" / "spark-class")
+    argv = [*prefix, start, f"{_DEPLOY}.{main[0]}", *main[1:]]
     with log.open("wb") as output:
         process = subprocess.Popen(
             argv,
-            env=environment.variables(),
+            env=environment.variables({"SPARK_DAEMON_MEMORY": "256m"}),
             cwd=log.parent,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -84,8 +84,3 @@ def _process(
     finally:
         process.terminate()
         process.wait(60)
-
-
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    return str(Path(home, "bin", "java")) if home else "java"

@@ -167,11 +167,10 @@ def test_workers_with_separate_disks_sweep_from_a_bucket_with_keys_of_its_own(
 
 def s3a_properties(store: S3Endpoint) -> dict[str, str]:
     """Return the properties of Spark with which a work directory lies in a store."""
-    jars = str(ensure_s3a_jars() / "*")
+    jars = sorted(map(str, ensure_s3a_jars().iterdir()))
     of_bucket = f"spark.hadoop.fs.s3a.bucket.{BUCKET}"
     return {
-        "spark.driver.extraClassPath": jars,
-        "spark.executor.extraClassPath": jars,
+        "spark.jars": ",".join(jars),
         f"{of_bucket}.endpoint": f"http://{store.endpoint}",
         f"{of_bucket}.endpoint.region": store.region,
         f"{of_bucket}.path.style.access": "true",
