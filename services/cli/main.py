@@ -31,7 +31,7 @@ COMMANDS = {
     "db": ("db", "Create, upgrade, check and maintain the metadata database."),
     "store": ("store", "Check the object store behind RSM."),
     "policy": ("policy", "Check a policy file and show what it grants."),
-    "sweep": ("sweep", "Expire segments or remove partitions in bulk: plan, mark, delete, report."),
+    "sweep": ("sweep", "Expire segments or remove partitions in bulk."),
 }
 
 
