@@ -22,7 +22,7 @@ from spark_jobs.segments_source import in_scan_schema, remote_log_segments
 from tests.harness.tier import Tier, a_topic, ids, now_ms, segment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
-_ARROW_NAMES = {"list<element: int32>": "list<int32>", "list<element: int64>": "list<int64>"}
+_ARROW_NAMES = {"list<item: int32>": "list<int32>", "list<item: int64>": "list<int64>"}
 
 
 def test_the_schema_is_that_of_the_scan() -> None:
