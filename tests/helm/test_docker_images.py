@@ -90,7 +90,7 @@ def test_instructions_that_these_tests_do_not_read_are_not_used() -> None:
     assert used <= known
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(2_400)
 def test_the_image_that_is_built_has_every_command_of_the_chart(
     tmp_path: Path, record_property: Record
 ) -> None:
