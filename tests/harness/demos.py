@@ -16,7 +16,7 @@ from tests.harness.processes import runs
 
 _SHOW_TIMEOUT_S = 800
 """Below the 900 s of tests with a demo, so that a timeout reports the demo's output too."""
-_END_TIMEOUT_S = 120
+_END_TIMEOUT_S = 300
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def assert_cleans_up(
     At least `processes` processes must have run.
     """
     with running_demo(command, scratch) as process:
-        eventually(lambda: list(scratch.glob("*/kafka/data/orders-0/*.log")), deadline_ms=120_000)
+        eventually(lambda: list(scratch.glob("*/kafka/data/orders-0/*.log")), deadline_ms=600_000)
         pid_files = [*scratch.glob("*/data/*/*.pid"), *scratch.glob("*/kafka/*.pid")]
         pids = [int(path.read_text().split()[0]) for path in pid_files]
         process.send_signal(number)
