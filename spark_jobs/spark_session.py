@@ -128,7 +128,7 @@ def _with_task_attempts(master: str) -> str:
 
 @contextmanager
 def _environment(scratch: Path, settings: SparkSettings) -> Iterator[None]:
-    """Set the variables that the JVM and Python workers start with, as far as nobody has set them.
+    """Set the variables that the JVM and Python workers start with, unless they are set.
 
     The JVM's memory and options must be known before Spark's files are read; as variables they
     count less than any property.

@@ -73,7 +73,7 @@ class BareEnvironment:
 def make_bare_environment(directory: Path) -> BareEnvironment:
     """Make an environment of links to what is installed here, and build the wheel."""
     python = _environment(directory / "environment")
-    # No hooks: they compile gen/ anew, which other tests are reading.
+    # No hooks: they compile gen/ again, which other tests are reading.
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)],
         cwd=ROOT,

@@ -117,7 +117,7 @@ class PluginFiguresTest {
             .collect(Collectors.toSet());
     }
 
-    /** Refuses as many calls as it is told. */
+    /** Refuses as many calls as {@code refusals} says. */
     private static final class Rlmm extends RemoteLogMetadataManagerImplBase {
         private final AtomicInteger refusals = new AtomicInteger();
 
