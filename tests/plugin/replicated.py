@@ -137,7 +137,7 @@ class ReplicatedPartition(TieredPartition):
     # --- waiting ----------------------------------------------------------------------------
 
     def wait_until_stable(self) -> None:
-        """Wait until all transactions have ended in the log, which is after their producers know."""
+        """Wait until all transactions have ended in the log; producers know it before."""
 
         def is_stable() -> bool:
             found = self.deployment.cluster.offsets(self.name.topic, self.name.partition)
