@@ -436,3 +436,17 @@ class ObjectDeletion:
         require(self.segment_id != ZERO_UUID, "segment_id", "must not be the zero id")
         require(self.object_key != "", "object_key", "must not be empty")
         require_object_key(self.object_key)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionFreeze:
+    """A time in which no deletion of the whole tier begins, because its metadata is rebuilt.
+
+    Attributes:
+        since_ms: when it began, by the database's clock.
+        actor: the caller that began it.
+    """
+
+    since_ms: int
+    actor: str
+    reason: str

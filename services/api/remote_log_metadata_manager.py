@@ -13,6 +13,7 @@ from services.api.partitions import (
     Anomaly,
     AnomalyPage,
     AnomalyQuery,
+    DeletionFreeze,
     EventPage,
     EventQuery,
     ObjectDeletion,
@@ -642,6 +643,27 @@ class RemoteLogMetadataManager(Protocol):
         Raises:
             RemoteResourceNotFoundError: the partition is not known.
             ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
+        """
+        ...
+
+    def begin_rebuild(self, context: MutationContext = NO_CONTEXT) -> DeletionFreeze:
+        """Freeze all deletions of the tier until confirm_rebuild; return the freeze in effect.
+
+        When it returns, DeletionRefusedError answers whatever begins a deletion:
+        DELETE_SEGMENT_STARTED, DELETE_PARTITION_MARKED and DELETE_PARTITION_STARTED,
+        raise_log_start_offset, record_object_deletions, and lists with `deletes_for`. What began
+        before continues. A freeze that is in effect stays as it is.
+
+        Args:
+            context: only its `reason` may be set.
+        """
+        ...
+
+    def confirm_rebuild(self, context: MutationContext = NO_CONTEXT) -> DeletionFreeze | None:
+        """End the freeze of begin_rebuild; return it, or None if deletions were not frozen.
+
+        Args:
+            context: only its `reason` may be set.
         """
         ...
 

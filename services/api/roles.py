@@ -195,6 +195,8 @@ _RLMM: dict[str, Rule] = {
     "ImportRemoteLogSegments": _of_partitions(_M),
     "UndeletePartition": _of_partitions(_M),
     "ResetLeaderEpoch": _of_partitions(_M),
+    "BeginRebuild": Rule(_roles(_M), Topics.ALL),
+    "ConfirmRebuild": Rule(_roles(_M), Topics.ALL),
 }
 
 _RLM: dict[str, Rule] = {

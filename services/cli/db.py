@@ -1,4 +1,4 @@
-"""Create, upgrade, check and maintain the metadata database: `sediment db`."""
+"""Create, upgrade, check, maintain and rebuild the metadata database: `sediment db`."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -17,11 +17,14 @@ from services.cli.output import (
     print_table,
     say,
 )
+from services.cli.rebuild import confirm_rebuild, rebuild
 from services.rlmm import maintenance, schema
 from services.rlmm.maintenance import MaintenancePlan
 from services.rlmm.schema import ROLE, ReaderRole
 
-app = command_group("Create, upgrade, check and maintain the metadata database.")
+app = command_group("Create, check, maintain and rebuild the metadata database.")
+app.command()(rebuild)
+app.command()(confirm_rebuild)
 
 _STEPS = {
     "tombstones": "rows of deleted segments purged",

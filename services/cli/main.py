@@ -28,7 +28,7 @@ COMMANDS = {
     "anomalies": ("reconcile", "List the problems that reconcile and scrub found."),
     "topics": ("topics", "List, configure and delete topics."),
     "partitions": ("partitions", "Show what an RLM ships and serves; repair a partition."),
-    "db": ("db", "Create, upgrade, check and maintain the metadata database."),
+    "db": ("db", "Create, check, maintain and rebuild the metadata database."),
     "store": ("store", "Check the object store behind RSM."),
     "policy": ("policy", "Check a policy file and show what it grants."),
     "sweep": ("sweep", "Expire segments or remove partitions in bulk."),

@@ -97,6 +97,7 @@ def check_deletions(record: ObjectDeletions) -> None:
 def record_deletions(change: Change, record: ObjectDeletions) -> MutationOutcome:
     """Record an event for each object; see RemoteLogMetadataManager.record_object_deletions."""
     change.locked.require_expected(change.context)
+    change.locked.require_not_frozen()
     for each in record.deletions:
         event = Event("OBJECT_DELETION", segment_id=each.segment_id, key=each.object_key)
         outcome = change.record(event)

@@ -1,15 +1,18 @@
-"""Refuse changes that expectations, owners, bounds or the state machine do not allow."""
+"""Refuse changes that expectations, owners, a freeze, bounds or the state machine do not allow."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime
 from uuid import UUID
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, text
+from sqlalchemy.orm import Session
 
-from services.api.calls import MutationContext
+from services.api.calls import MutationContext, current_call
 from services.api.errors import (
     ConcurrentUpdateError,
+    CorruptMetadataError,
     DeletionRefusedError,
     FencedLeaderEpochError,
     InvalidRequestError,
@@ -18,15 +21,17 @@ from services.api.errors import (
     SegmentAlreadyExistsError,
 )
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.partitions import RemotePartitionDeleteState
+from services.api.partitions import DeletionFreeze, RemotePartitionDeleteState
 from services.api.segments import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
     predecessors,
 )
 from services.api.topic_config import RetentionOwner, TopicConfig, topic_config
-from services.rlmm.rows import AnyRow
-from services.rlmm.tables import PartitionRow, TopicRow
+from services.rlmm.rows import AnyRow, ms_of
+from services.rlmm.tables import NOW, DeploymentRow, PartitionRow, TopicRow
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -40,6 +45,9 @@ class Partition:
     delete_state: str | None
     log_start_offset: int
 
+
+FROZEN_AT = select(DeploymentRow.frozen_at).scalar_subquery().label("frozen_at")
+"""When a rebuild froze all deletions; null if they are not frozen."""
 
 _BEING_REMOVED = (
     RemotePartitionDeleteState.DELETE_PARTITION_STARTED.value,
@@ -55,15 +63,16 @@ def require_owner_may_delete(
 
     Raises:
         InvalidRequestError: the topic id has another name.
-        DeletionRefusedError: the topic's settings forbid the deletion.
+        DeletionRefusedError: a rebuild or the topic's settings forbid the deletion.
     """
     found = connection.execute(
-        select(TopicRow.name, TopicRow.config, PartitionRow.delete_state)
+        select(TopicRow.name, TopicRow.config, PartitionRow.delete_state, FROZEN_AT)
         .join(PartitionRow, PartitionRow.topic_id == TopicRow.topic_id)
         .where(PartitionRow.topic_id == tp.topic_id, PartitionRow.partition == tp.partition)
     ).one_or_none()
     if found is not None:
         check_topic_name(tp, found.name)
+        check_not_frozen(found.name, found.frozen_at)
         check_may_delete(found.name, topic_config(found.config), found.delete_state, owner)
 
 
@@ -87,6 +96,16 @@ def check_may_delete(
     if caller is RetentionOwner.SWEEP and config.sweep_paused:
         raise DeletionRefusedError(
             f"topic {topic}: sediment.sweep.paused is set; unset it to delete segments"
+        )
+
+
+def check_not_frozen(topic: str, frozen_at: datetime | None) -> None:
+    """Raise DeletionRefusedError if a rebuild has frozen deletions."""
+    if frozen_at is not None:
+        raise DeletionRefusedError(
+            f"topic {topic}: all deletions are frozen since "
+            f"{frozen_at.astimezone(UTC).isoformat(timespec='seconds')} for a rebuild; check its "
+            "report, then run `sediment db confirm-rebuild`"
         )
 
 
@@ -215,14 +234,19 @@ class LockedPartition:
                 f"revision {revision}, not {context.expected_config_revision}; read them again"
             )
 
+    def require_not_frozen(self) -> None:
+        """Raise DeletionRefusedError if a rebuild has frozen deletions."""
+        check_not_frozen(self.topic_name, self._topic().frozen_at)
+
     def require_may_delete(self, context: MutationContext) -> None:
-        """Raise DeletionRefusedError if the topic's settings forbid the deletion."""
+        """Raise DeletionRefusedError if a rebuild or the topic's settings forbid the deletion."""
+        self.require_not_frozen()
         state, caller = self.row.delete_state, context.retention_owner
         check_may_delete(self.topic_name, self._config(), state, caller)
 
-    def is_on_hold(self) -> bool:
-        """Return whether the topic is on hold."""
-        return self._config().hold
+    def is_kept(self) -> bool:
+        """Return whether no deletion may begin: the topic is on hold, or deletions are frozen."""
+        return self._config().hold or self._topic().frozen_at is not None
 
     def require_no_hold(self) -> None:
         """Raise DeletionRefusedError if the topic is on hold."""
@@ -267,6 +291,9 @@ def may_move(
     if target is DELETE_STARTED and not is_own_copy:
         fence(locked.row, segment_id.topic_id_partition, context.broker_leader_epoch)
     locked.require_expected(context)
+    if target is DELETE_STARTED:
+        # What looks like a failed copy may have finished after the backup of a restored database.
+        locked.require_not_frozen()
     if target is DELETE_STARTED and present is COPY_FINISHED:
         locked.require_may_delete(context)
     if target is DELETE_STARTED and stored.copy_leased and not is_own_copy:
@@ -295,3 +322,47 @@ def illegal_move(what: str, present: str | None, target: str) -> InvalidStateTra
         f"{what} cannot move from {present or 'no deletion state'} to {target}; read its state "
         "again"
     )
+
+
+# Every change locks rows of this table first, and a deletion reads the freeze after that. So this
+# waits for the deletions that read no freeze, and all later ones wait for the freeze.
+_WAIT_FOR_CHANGES = text("LOCK TABLE partitions IN EXCLUSIVE MODE")
+
+
+def freeze_deletions(session: Session, reason: str) -> DeletionFreeze:
+    """Freeze all deletions; see RemoteLogMetadataManager.begin_rebuild."""
+    row = _deployment(session)
+    present = _freeze_of(row)
+    if present is not None:
+        return present
+    session.execute(_WAIT_FOR_CHANGES)
+    row.frozen_at = session.scalars(select(NOW)).one()
+    row.frozen_by, row.frozen_reason = current_call().actor, reason
+    _log.warning("%s froze all deletions: %s", row.frozen_by, reason or "no reason given")
+    return DeletionFreeze(ms_of(row.frozen_at), row.frozen_by, reason)
+
+
+def end_freeze(session: Session, reason: str) -> DeletionFreeze | None:
+    """End the freeze; see RemoteLogMetadataManager.confirm_rebuild."""
+    row = _deployment(session)
+    ended = _freeze_of(row)
+    if ended is not None:
+        row.frozen_at = row.frozen_by = row.frozen_reason = None
+        actor, why = current_call().actor, reason or "no reason given"
+        _log.warning("%s ended the freeze of deletions by %s: %s", actor, ended.actor, why)
+    return ended
+
+
+def _deployment(session: Session) -> DeploymentRow:
+    row = session.scalars(select(DeploymentRow).with_for_update()).one_or_none()
+    if row is None:
+        raise CorruptMetadataError(
+            "the table deployment has lost its row; restore it from a backup"
+        )
+    return row
+
+
+def _freeze_of(row: DeploymentRow) -> DeletionFreeze | None:
+    if row.frozen_at is None:
+        return None
+    return DeletionFreeze(ms_of(row.frozen_at), row.frozen_by or "", row.frozen_reason or "")

@@ -134,11 +134,11 @@ class _Import:
         return ImportedSegments(len(self._new), self._repeated)
 
     def _as_taken(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
-        """Return the segment as imported: a segment below the log start is deleted, unless on
-        hold.
+        """Return the segment as imported: a segment below the log start is deleted, unless
+        deletions of the topic are on hold or frozen.
         """
         is_below = segment.end_offset < self.locked.row.log_start_offset
-        if segment.state is not FINISHED or not is_below or self.locked.is_on_hold():
+        if segment.state is not FINISHED or not is_below or self.locked.is_kept():
             return segment
         return replace(segment, state=DELETE_STARTED)
 

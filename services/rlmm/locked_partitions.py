@@ -78,7 +78,8 @@ CREATE = """
 
 # Settings are read after the locks: a change of a topic's settings first locks all its partitions.
 TOPICS = """
-    SELECT topic_id, name, config, config_revision
+    SELECT topic_id, name, config, config_revision,
+        (SELECT frozen_at FROM deployment) AS frozen_at
     FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid)
     JOIN topics USING (topic_id)"""
 

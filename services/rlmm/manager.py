@@ -16,6 +16,7 @@ from services.api.partitions import (
     Anomaly,
     AnomalyPage,
     AnomalyQuery,
+    DeletionFreeze,
     EventPage,
     EventQuery,
     ObjectDeletion,
@@ -75,7 +76,12 @@ from services.rlmm import (
 from services.rlmm.batch import change_partition
 from services.rlmm.db import Transactions
 from services.rlmm.group_commit import GroupCommit
-from services.rlmm.guards import TOPIC_FIELD, require_owner_may_delete
+from services.rlmm.guards import (
+    TOPIC_FIELD,
+    end_freeze,
+    freeze_deletions,
+    require_owner_may_delete,
+)
 from services.rlmm.imports import import_all
 from services.rlmm.limits import Limits, check_storable, check_text
 from services.rlmm.listings import SegmentQuery
@@ -372,6 +378,14 @@ class SqlRemoteLogMetadataManager:
         reset = partition_states.LeaderEpochReset(topic_id_partition, leader_epoch)
         return self._change_partition(reset, context, partition_states.reset_leader_epoch)
 
+    def begin_rebuild(self, context: MutationContext = NO_CONTEXT) -> DeletionFreeze:
+        _require_only_reason(context, "a rebuild")
+        return self._transactions.change(lambda session: freeze_deletions(session, context.reason))
+
+    def confirm_rebuild(self, context: MutationContext = NO_CONTEXT) -> DeletionFreeze | None:
+        _require_only_reason(context, "a rebuild")
+        return self._transactions.change(lambda session: end_freeze(session, context.reason))
+
     def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
         return self._transactions.read(lambda connection: topic_configs.read(connection, topic_id))
 
@@ -383,9 +397,7 @@ class SqlRemoteLogMetadataManager:
         context: MutationContext = NO_CONTEXT,
     ) -> StoredTopicConfig:
         topic_config(entries)  # Refuses entries that cannot be stored, such as NUL and long texts.
-        check_storable(context)
-        only_reason = context == MutationContext(reason=context.reason)
-        require(only_reason, "context", "only reason may be set for topic settings")
+        _require_only_reason(context, "topic settings")
         if expected_revision is not None:
             require_int64(expected_revision, "expected_revision")
         return self._transactions.change(
@@ -471,6 +483,12 @@ class SqlRemoteLogMetadataManager:
             return None
         row = self._transactions.read_row("SELECT version_num FROM alembic_version", {})
         return None if row is None else str(row.version_num)
+
+
+def _require_only_reason(context: MutationContext, what: str) -> None:
+    check_storable(context)
+    only_reason = context == MutationContext(reason=context.reason)
+    require(only_reason, "context", f"only reason may be set for {what}")
 
 
 if TYPE_CHECKING:

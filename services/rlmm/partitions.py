@@ -131,6 +131,8 @@ def move_deletion(change: Change, metadata: RemotePartitionDeleteMetadata) -> Mu
     if target is FINISHED and _has_live_segments(session, partition):
         raise InvalidStateTransitionError(f"partition {tp} still has segments; delete them first")
     change.locked.require_expected(change.context)
+    if target is not FINISHED:
+        change.locked.require_not_frozen()
     if target is STARTED:
         change.locked.require_no_hold()
     elif target is FINISHED:

@@ -14,6 +14,7 @@ from services.rpc.converters.partitions import (
     anomaly_query_from_proto,
     event_page_to_proto,
     event_query_from_proto,
+    freeze_to_proto,
     gap_from_proto,
     indexed_partitions_from_proto,
     leaderships_from_proto,
@@ -346,6 +347,20 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
         epoch = request.leader_epoch if request.HasField("leader_epoch") else None
         outcome = self._manager.reset_leader_epoch(tp, epoch, why)
         return pb.ResetLeaderEpochResponse(outcome=outcome_to_proto(outcome))
+
+    def BeginRebuild(
+        self, request: pb.BeginRebuildRequest, context: grpc.ServicerContext
+    ) -> pb.BeginRebuildResponse:
+        with within("context"):
+            why = context_from_proto(request.context)
+        return pb.BeginRebuildResponse(freeze=freeze_to_proto(self._manager.begin_rebuild(why)))
+
+    def ConfirmRebuild(
+        self, request: pb.ConfirmRebuildRequest, context: grpc.ServicerContext
+    ) -> pb.ConfirmRebuildResponse:
+        with within("context"):
+            why = context_from_proto(request.context)
+        return pb.ConfirmRebuildResponse(freeze=freeze_to_proto(self._manager.confirm_rebuild(why)))
 
     def GetTopicConfig(
         self, request: pb.GetTopicConfigRequest, context: grpc.ServicerContext

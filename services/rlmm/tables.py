@@ -497,7 +497,10 @@ class AnomalyRow(Base):
 
 
 class DeploymentRow(Base):
-    """The one row with the deployment's id, which is also in the objects' marker."""
+    """The one row with the deployment's id, which is also in the objects' marker.
+
+    Deletions are frozen while frozen_at is set.
+    """
 
     __tablename__ = "deployment"
     __table_args__ = (CheckConstraint("is_only_row", name="only_row"),)
@@ -505,3 +508,6 @@ class DeploymentRow(Base):
     is_only_row: Mapped[bool] = mapped_column(primary_key=True, server_default=text("true"))
     deployment_id: Mapped[UUID]
     made_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    frozen_at: Mapped[datetime | None]
+    frozen_by: Mapped[str | None]
+    frozen_reason: Mapped[str | None]

@@ -255,7 +255,7 @@ def reconcile_verdicts(
     """Compare the segments of one partition with their metadata, in order."""
     rows = view.rows(partition, [stored.id for stored in listed])
     manifests = {
-        stored.id: _read(objects, stored.manifest)
+        stored.id: read_manifest(objects, stored.manifest)
         for stored in listed
         if stored.manifest is not None and (stored.id not in rows or stored.only_attempt is None)
     }
@@ -271,7 +271,7 @@ def reconcile_verdicts(
 
 
 @dataclass(frozen=True, slots=True)
-class _Manifest:
+class ManifestView:
     """The content under a manifest's key.
 
     If `content` is None there is no valid manifest: `damage` describes what is wrong, `unread`
@@ -287,25 +287,30 @@ class _Manifest:
         return None if self.content is None else self.content.metadata.remote_log_segment_id
 
 
-def _read(objects: SegmentObjects, manifest: SegmentObject) -> _Manifest:
+def read_manifest(objects: SegmentObjects, manifest: SegmentObject) -> ManifestView:
+    """Read what is under a manifest's key, without the digests of the copied files.
+
+    Raises:
+        RetriableRemoteStorageError: RSM or the store is unreachable.
+    """
     try:
         content = objects.read_segment_manifest(manifest.location)
     except RemoteResourceNotFoundError:
-        return _Manifest()
+        return ManifestView()
     except CorruptSegmentError as e:
-        return _Manifest(damage=str(e)[:MAX_DETAIL_LENGTH])
+        return ManifestView(damage=str(e)[:MAX_DETAIL_LENGTH])
     except RetriableRemoteStorageError:
         raise
     except RemoteStorageError as e:
         # One object that the store does not return, such as an archived one, must not end each run.
-        return _Manifest(unread=f"{manifest.location}: {e}")
-    return _Manifest(replace(content, digests=None))
+        return ManifestView(unread=f"{manifest.location}: {e}")
+    return ManifestView(replace(content, digests=None))
 
 
 def _verdict(
     stored: StoreView,
     row: RemoteLogSegmentMetadata | None,
-    manifest: _Manifest | None,
+    manifest: ManifestView | None,
     *,
     was_deleted: bool,
 ) -> ReconcileVerdict:

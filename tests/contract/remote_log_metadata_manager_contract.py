@@ -55,6 +55,7 @@ from tests.contract.rlmm.look_ups import (
 )
 from tests.contract.rlmm.partition_deletion import AfterDeletion, DeletionOrder, TableD
 from tests.contract.rlmm.partition_states import ReportedLineage, Reports
+from tests.contract.rlmm.rebuilds import Freezes
 from tests.contract.rlmm.repairs import LeaderEpochResets, Undeletion
 from tests.contract.rlmm.request_ids import RequestIds
 from tests.contract.rlmm.scans import Scans
@@ -113,6 +114,7 @@ class RemoteLogMetadataManagerContract(
     AuditTrails,
     RecordedGaps,
     GapRefusals,
+    Freezes,
     Undeletion,
     LeaderEpochResets,
     ReportedAnomalies,

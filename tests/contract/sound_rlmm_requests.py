@@ -204,6 +204,8 @@ def sound_requests() -> dict[str, Message]:
         "UndeletePartition": pb.UndeletePartitionRequest(
             topic_id_partition=tp_message(), context=why()
         ),
+        "BeginRebuild": pb.BeginRebuildRequest(context=why()),
+        "ConfirmRebuild": pb.ConfirmRebuildRequest(context=why()),
         "GetEarliestLogOffset": pb.GetEarliestLogOffsetRequest(topic_id_partition=tp_message()),
         "GetPartitionState": pb.GetPartitionStateRequest(topic_id_partition=tp_message()),
         "IsReady": pb.IsReadyRequest(topic_id_partition=tp_message()),

@@ -41,6 +41,8 @@ RLMM = {
     "ImportRemoteLogSegments": "test_segments_finish_in_the_order_in_which_they_come",
     "UndeletePartition": "test_it_can_be_marked_again_and_a_repeat_returns_the_latest_mark",
     "ResetLeaderEpoch": "test_the_epoch_that_it_has_is_a_repeat",
+    "BeginRebuild": "test_a_freeze_is_kept_until_it_is_confirmed",
+    "ConfirmRebuild": "test_a_freeze_is_kept_until_it_is_confirmed",
 }
 
 RSM = {

@@ -43,6 +43,12 @@ COMMANDS: dict[str, tuple[Sequence[str], set[Role]]] = {
     ),
     "reconcile": (["reconcile"], {Role.SWEEPER, Role.READER}),
     "scrub": (["scrub"], {Role.SWEEPER, Role.READER}),
+    "db rebuild": (["db", "rebuild"], {Role.AUDITOR, Role.READER}),
+    "db rebuild --apply": (
+        ["db", "rebuild", "--apply"],
+        {Role.AUDITOR, Role.READER, Role.ADMIN, Role.SHIPPER},
+    ),
+    "db confirm-rebuild": (["db", "confirm-rebuild", "--reason", "test"], {Role.ADMIN}),
 }
 
 

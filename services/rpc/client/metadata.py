@@ -13,6 +13,7 @@ from services.api.partitions import (
     Anomaly,
     AnomalyPage,
     AnomalyQuery,
+    DeletionFreeze,
     EventPage,
     EventQuery,
     ObjectDeletion,
@@ -58,6 +59,7 @@ from services.rpc.converters.partitions import (
     anomaly_to_proto,
     event_page_from_proto,
     event_query_to_proto,
+    freeze_from_proto,
     gap_to_proto,
     leadership_to_proto,
     object_deletion_to_proto,
@@ -433,6 +435,16 @@ class RemoteLogMetadataManagerClient:
         )
         reply = call_once(self._stub.ResetLeaderEpoch, request, self._peer)
         return outcome_from_proto(reply.outcome)
+
+    def begin_rebuild(self, context: MutationContext = NO_CONTEXT) -> DeletionFreeze:
+        request = pb.BeginRebuildRequest(context=context_to_proto(context))
+        reply = call_once(self._stub.BeginRebuild, request, self._peer)
+        return freeze_from_proto(reply.freeze)
+
+    def confirm_rebuild(self, context: MutationContext = NO_CONTEXT) -> DeletionFreeze | None:
+        request = pb.ConfirmRebuildRequest(context=context_to_proto(context))
+        reply = call_once(self._stub.ConfirmRebuild, request, self._peer)
+        return freeze_from_proto(reply.freeze) if reply.HasField("freeze") else None
 
     def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
         request = pb.GetTopicConfigRequest(topic_id=uuid_to_text(topic_id))

@@ -11,6 +11,7 @@ from services.api.partitions import (
     Anomaly,
     AnomalyPage,
     AnomalyQuery,
+    DeletionFreeze,
     EventPage,
     EventQuery,
     ObjectDeletion,
@@ -438,6 +439,16 @@ def topic_config_from_proto(message: pb.TopicConfig) -> StoredTopicConfig:
         entries=dict(message.entries),
         revision=message.revision,
     )
+
+
+def freeze_to_proto(freeze: DeletionFreeze | None) -> pb.DeletionFreeze | None:
+    if freeze is None:
+        return None
+    return pb.DeletionFreeze(since_ms=freeze.since_ms, actor=freeze.actor, reason=freeze.reason)
+
+
+def freeze_from_proto(message: pb.DeletionFreeze) -> DeletionFreeze:
+    return DeletionFreeze(message.since_ms, message.actor, message.reason)
 
 
 def anomaly_to_proto(anomaly: Anomaly) -> pb.Anomaly:

@@ -88,7 +88,13 @@ def test_only_a_deleter_or_sweeper_deletes_and_only_a_reader_reads_records() -> 
         assert may(delete, "COPY_SEGMENT_FINISHED") == {Role.SHIPPER}
     assert may(f"{rlmm}/RaiseLogStartOffset") == {Role.DELETER, Role.SWEEPER}
     assert may(f"{rlm}/StopPartitions", "TOPIC_DELETED") == {Role.DELETER}
-    for change in ("PutTopicConfig", "UndeletePartition", "ResetLeaderEpoch"):
+    for change in (
+        "PutTopicConfig",
+        "UndeletePartition",
+        "ResetLeaderEpoch",
+        "BeginRebuild",
+        "ConfirmRebuild",
+    ):
         assert may(f"{rlmm}/{change}") == {Role.ADMIN}
 
 

@@ -1,0 +1,170 @@
+"""Rebuild the metadata from the bucket: `sediment db rebuild` and `sediment db confirm-rebuild`."""
+
+import time
+from collections.abc import Callable
+from typing import Annotated
+from uuid import uuid4
+
+import typer
+
+from services.api.calls import MutationContext
+from services.api.ids import uuid_to_text
+from services.api.partitions import DeletionFreeze
+from services.cli.connections import (
+    DataDir,
+    JsonOrTable,
+    Locations,
+    Rlmm,
+    Rsm,
+    connected_rlmm,
+    connected_rsm,
+    connected_segment_objects,
+)
+from services.cli.output import EXIT_PARTIAL, Format, print_json, print_table, say, time_text
+from services.workflows.rebuild import Rebuild, RebuildPlan
+from services.workflows.rebuild_report import Difference, DifferenceKind, Rebuilt
+
+_PROGRESS_S = 5.0
+_SHOWN = 100
+"""Differences in the table; JSON has all that the run keeps."""
+
+
+def rebuild(
+    apply: Annotated[
+        bool,
+        typer.Option("--apply", help="Freeze all deletions and import what the metadata lacks."),
+    ] = False,
+    location: Locations = None,
+    rsm: Rsm = None,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Rebuild the metadata from the manifests in the bucket.
+
+    For an RLMM whose database is empty or restored from a backup. Without --apply it only reports
+    the differences. With it no deletion begins until `sediment db confirm-rebuild`. May be repeated
+    at any time.
+
+    \b
+    Exit codes:
+      0  done; each complete copy has metadata, or was left out with a reason
+      1  something is damaged, refused, or only in the metadata; each is named
+      2  an option is wrong
+      3  a service failed, or a role is missing; run the command again
+    """
+    plan = RebuildPlan(uuid4().hex, apply, tuple(location or [0]))
+    with (
+        connected_rsm(rsm, data_dir) as store,
+        connected_segment_objects(rsm, data_dir) as objects,
+        connected_rlmm(rlmm, data_dir) as metadata,
+    ):
+        done = Rebuild(metadata, store, objects, plan, _progress()).run()
+    if output is Format.JSON:
+        print_json(_as_json(plan, done))
+    else:
+        _print(plan, done)
+    raise typer.Exit(EXIT_PARTIAL if done.needs_operator else 0)
+
+
+def confirm_rebuild(
+    reason: Annotated[str, typer.Option(help="Why deletions may begin again; RLMM logs it.")],
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Let deletions begin again after a rebuild.
+
+    Check the report of `sediment db rebuild` and put the topics' settings first.
+
+    \b
+    Exit codes:
+      0  deletions are not frozen any more, or were not frozen
+      3  the service failed, or a role is missing; run the command again
+    """
+    with connected_rlmm(rlmm, data_dir) as metadata:
+        ended = metadata.confirm_rebuild(MutationContext(reason=reason))
+    if output is Format.JSON:
+        print_json({"ended": None if ended is None else _freeze_as_json(ended)})
+    elif ended is None:
+        say("deletions were not frozen")
+    else:
+        since = time_text(ended.since_ms, "seconds")
+        say(f"deletions begin again; {ended.actor} had frozen them at {since}")
+
+
+def _progress() -> Callable[[Rebuilt], None]:
+    """Return a function that prints a run's counts every _PROGRESS_S seconds."""
+    last = time.monotonic()
+
+    def show(done: Rebuilt) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _PROGRESS_S:
+            last = time.monotonic()
+            say(f"{done.segments:,} segments compared, {done.imported:,} imported")
+
+    return show
+
+
+def _print(plan: RebuildPlan, done: Rebuilt) -> None:
+    rows = [
+        ("segments in the bucket", f"{done.segments:,}"),
+        ("same in bucket and metadata", f"{done.same:,}"),
+        ("without a manifest", f"{done.incomplete:,}"),
+        *((kind.value, f"{done.counts[kind]:,}") for kind in DifferenceKind),
+        ("imported", f"{done.imported:,}"),
+        ("finished", f"{done.finished:,}"),
+    ]
+    print_table("Rebuilt" if plan.apply else "Rebuild (dry run)", ("what", "count"), rows)
+    if done.differences:
+        columns = ("kind", "topic", "partition", "segment id", "offsets", "detail")
+        print_table("Differences", columns, map(_as_row, done.differences[:_SHOWN]))
+    others = sum(done.counts.values()) - min(len(done.differences), _SHOWN)
+    if others:
+        say(f"and {others:,} more; -o json has up to {Rebuilt.MAX_DIFFERENCES:,}")
+    if done.freeze is not None:
+        say(
+            "no deletion begins until `sediment db confirm-rebuild --reason ...`; check this "
+            "report and put the topics' settings first"
+        )
+
+
+def _as_row(each: Difference) -> tuple[object, ...]:
+    end = "" if each.end_offset is None else each.end_offset
+    topic, segment_id = each.topic or uuid_to_text(each.topic_id), uuid_to_text(each.segment_id)
+    offsets = f"{each.start_offset}-{end}"
+    return each.kind.value, topic, str(each.partition), segment_id, offsets, each.detail or "-"
+
+
+def _as_json(plan: RebuildPlan, done: Rebuilt) -> dict[str, object]:
+    return {
+        "run_id": plan.run_id,
+        "apply": plan.apply,
+        "locations": list(plan.locations),
+        "freeze": None if done.freeze is None else _freeze_as_json(done.freeze),
+        "segments": done.segments,
+        "same": done.same,
+        "incomplete": done.incomplete,
+        "counts": {kind.value: done.counts[kind] for kind in DifferenceKind},
+        "imported": done.imported,
+        "finished": done.finished,
+        "differences": [_difference_as_json(each) for each in done.differences],
+        "unlisted": sum(done.counts.values()) - len(done.differences),
+    }
+
+
+def _freeze_as_json(freeze: DeletionFreeze) -> dict[str, object]:
+    return {"since_ms": freeze.since_ms, "actor": freeze.actor, "reason": freeze.reason}
+
+
+def _difference_as_json(each: Difference) -> dict[str, object]:
+    return {
+        "kind": each.kind.value,
+        "topic_id": uuid_to_text(each.topic_id),
+        "topic": each.topic,
+        "partition": each.partition,
+        "segment_id": uuid_to_text(each.segment_id),
+        "start_offset": each.start_offset,
+        "end_offset": each.end_offset,
+        "detail": each.detail,
+    }

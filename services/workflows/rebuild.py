@@ -1,0 +1,338 @@
+"""Fill an empty or restored RLMM from the manifests in the bucket, and report the differences."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from heapq import merge
+from itertools import groupby
+from uuid import UUID
+
+from services.api.calls import MutationContext
+from services.api.errors import (
+    CorruptSegmentError,
+    InvalidRequestError,
+    PermissionDeniedError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
+from services.api.ids import TopicIdPartition
+from services.api.partitions import MAX_DETAIL_LENGTH
+from services.api.remote_log_metadata_manager import (
+    RemoteLogMetadataManager,
+    SegmentUpdate,
+    all_segments,
+)
+from services.api.remote_storage_manager import (
+    CURRENT_LOCATION,
+    IndexType,
+    ObjectQuery,
+    RemoteStorageManager,
+    SegmentObjects,
+    StoredManifest,
+    all_segment_objects,
+)
+from services.api.segment_batches import MAX_BATCH, SegmentImport, imports_of
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
+from services.workflows.bucket_copies import BucketCopy, copy_of, damage_of, superseded
+from services.workflows.deletion import batches
+from services.workflows.rebuild_report import Difference, DifferenceKind, Rebuilt
+from services.workflows.segment_views import (
+    ManifestView,
+    MetadataView,
+    PartitionKey,
+    StoreView,
+    read_manifest,
+    store_views,
+)
+
+_STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+_DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+
+_READERS = 8
+"""Manifests that are read at the same time."""
+
+_ERRORS_OF_RUN = (PermissionDeniedError, RetriableRemoteStorageError)
+"""Errors of a whole run; any other error of RLMM refuses one segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildPlan:
+    """The scope of a run, and whether it changes RLMM.
+
+    Attributes:
+        run_id: the plan id of the imported segments in the audit trail.
+        locations: the locations whose manifests are read.
+    """
+
+    run_id: str
+    apply: bool = False
+    locations: Sequence[int] = (CURRENT_LOCATION,)
+
+
+class Rebuild:
+    """Compare manifests and metadata once, and import what RLMM does not have if the plan says so.
+
+    May be killed at any point and run again: what was imported is the same the next time.
+    """
+
+    def __init__(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        rsm: RemoteStorageManager,
+        objects: SegmentObjects,
+        plan: RebuildPlan,
+        on_partition: Callable[[Rebuilt], None] = lambda _: None,
+    ) -> None:
+        """Prepare a run, which reports its progress to `on_partition`."""
+        self._rlmm = rlmm
+        self._rsm = rsm
+        self._objects = objects
+        self._plan = plan
+        self._on_partition = on_partition
+        self._context = MutationContext(reason="rebuild", plan_id=plan.run_id)
+        self._done = Rebuilt()
+
+    def run(self) -> Rebuilt:
+        """Freeze deletions if the plan changes RLMM; then compare and import each partition.
+
+        Raises:
+            RetriableRemoteStorageError: a service is unreachable; run it again.
+            PermissionDeniedError: the caller lacks a role.
+        """
+        if self._plan.apply:
+            self._done.freeze = self._rlmm.begin_rebuild(MutationContext(reason="rebuild"))
+        view, visited = MetadataView(self._rlmm), set[PartitionKey]()
+        with ThreadPoolExecutor(_READERS) as readers:
+            for partition, listed in groupby(self._listed(), key=lambda each: each.partition):
+                visited.add(partition)
+                self._compare(view, partition, list(listed), readers)
+                self._on_partition(self._done)
+        for tp in view.partitions(0, 1):
+            if (tp.topic_id, tp.partition) not in visited:
+                self._check_missing(tp, set())
+        return self._done
+
+    def _listed(self) -> Iterator[StoreView]:
+        """Yield the segments of all locations, those of a partition one after the other."""
+        listings = [
+            store_views(all_segment_objects(self._objects, ObjectQuery(location_id)))
+            for location_id in dict.fromkeys(self._plan.locations)
+        ]
+        # The order of the keys in each location.
+        return merge(*listings, key=lambda each: (each.partition[0].hex, str(each.partition[1])))
+
+    def _compare(
+        self,
+        view: MetadataView,
+        partition: PartitionKey,
+        listed: Sequence[StoreView],
+        readers: ThreadPoolExecutor,
+    ) -> None:
+        self._done.segments += len(listed)
+        rows = view.rows(partition, [stored.id for stored in listed])
+        copies = [
+            BucketCopy(row, row.event_timestamp_ms, is_known=True)
+            for stored in listed
+            if (row := rows.get(stored.id)) is not None and _is_whole(stored, row)
+        ]
+        whole = {each.segment.remote_log_segment_id.id for each in copies}
+        self._done.same += len(copies)
+        unsettled = [stored for stored in listed if stored.id not in whole]
+        found = self._read(view, partition, unsettled, rows, readers)
+        whole |= {each.segment.remote_log_segment_id.id for each in found if each.is_known}
+        self._import(self._best([*copies, *found]), rows)
+        tp = view.named(partition)
+        if tp is not None:
+            self._check_missing(tp, whole)
+
+    def _read(
+        self,
+        view: MetadataView,
+        partition: PartitionKey,
+        listed: Sequence[StoreView],
+        rows: dict[UUID, RemoteLogSegmentMetadata],
+        readers: ThreadPoolExecutor,
+    ) -> list[BucketCopy]:
+        """Read manifests; return the copies that are complete, and note what is wrong."""
+        copies = []
+        with_manifest = [stored for stored in listed if stored.manifest is not None]
+        self._done.incomplete += len(listed) - len(with_manifest)
+        for stored, manifest in zip(
+            with_manifest, readers.map(self._manifest_of, with_manifest), strict=True
+        ):
+            copy = self._judge(view.named(partition), stored, manifest, rows.get(stored.id))
+            if copy is not None:
+                copies.append(copy)
+        segment_ids = [
+            each.segment.remote_log_segment_id
+            for each in copies
+            if each.segment.remote_log_segment_id.id not in rows
+        ]
+        deleted = view.deleted(segment_ids)
+        for copy in copies:
+            if copy.segment.remote_log_segment_id in deleted:
+                self._note(DifferenceKind.DELETED, copy.segment, "its deletion is an event")
+        return [each for each in copies if each.segment.remote_log_segment_id not in deleted]
+
+    def _manifest_of(self, stored: StoreView) -> ManifestView:
+        assert stored.manifest is not None
+        return read_manifest(self._objects, stored.manifest)
+
+    def _judge(
+        self,
+        tp: TopicIdPartition | None,
+        stored: StoreView,
+        manifest: ManifestView,
+        row: RemoteLogSegmentMetadata | None,
+    ) -> BucketCopy | None:
+        """Return the copy if it counts; note why it does not."""
+        if manifest.content is None:
+            kind = DifferenceKind.DAMAGED if manifest.damage else DifferenceKind.REFUSED
+            if detail := manifest.damage or manifest.unread:
+                self._note_stored(kind, tp, stored, detail)
+            return None  # Without a detail the manifest is gone meanwhile.
+        copy = copy_of(manifest.content)
+        detail = damage_of(stored, manifest.content) or _mismatch(tp, row, manifest.content)
+        if detail:
+            self._note_stored(DifferenceKind.DAMAGED, tp, stored, detail)
+            return None
+        if row is None:
+            return copy
+        if row.state is _FINISHED:
+            self._done.same += 1
+            return BucketCopy(row, copy.written_at_ms, is_known=True)
+        if row.state is _DELETED:
+            self._note(DifferenceKind.DELETED, row, "its metadata is in DELETE_SEGMENT_FINISHED")
+            return None
+        if row.state is _STARTED and not row.copy_leased:
+            return copy
+        self._done.same += 1  # In progress: a copy, or a deletion.
+        return None
+
+    def _best(self, copies: Sequence[BucketCopy]) -> list[BucketCopy]:
+        """Return the copies to import, the best one last."""
+        worse = superseded(copies)
+        for place, better in worse.items():
+            by = better.segment.remote_log_segment_id
+            self._note(DifferenceKind.SUPERSEDED, copies[place].segment, f"by {by}")
+        best = [
+            each for place, each in enumerate(copies) if place not in worse and not each.is_known
+        ]
+        return sorted(best, key=lambda each: (each.rank, each.segment.start_offset))
+
+    def _import(
+        self, copies: Sequence[BucketCopy], rows: dict[UUID, RemoteLogSegmentMetadata]
+    ) -> None:
+        new: list[RemoteLogSegmentMetadata] = []
+        begun: list[RemoteLogSegmentMetadata] = []
+        for each in copies:
+            is_begun = each.segment.remote_log_segment_id.id in rows
+            (begun if is_begun else new).append(each.segment)
+            kind = DifferenceKind.NOT_FINISHED if is_begun else DifferenceKind.ONLY_IN_BUCKET
+            self._note(kind, each.segment)
+        if not self._plan.apply:
+            return
+        for item in imports_of(new, self._context):
+            self._import_item(item)
+        for batch in batches(begun, MAX_BATCH):
+            self._finish(batch)
+
+    def _import_item(self, item: SegmentImport) -> None:
+        try:
+            self._done.imported += self._rlmm.import_remote_log_segments([item]).imported
+        except _ERRORS_OF_RUN:
+            raise
+        except RemoteStorageError as e:
+            if len(item.segments) == 1:
+                self._note(DifferenceKind.REFUSED, item.segments[0], str(e))
+                return
+            for segment in item.segments:
+                self._import_item(SegmentImport((segment,), item.context))
+
+    def _finish(self, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
+        updates = [SegmentUpdate(_finished(segment), self._context) for segment in segments]
+        outcomes = self._rlmm.update_remote_log_segment_metadata_batch(updates)
+        for segment, outcome in zip(segments, outcomes, strict=True):
+            if isinstance(outcome, RemoteStorageError):
+                self._note(DifferenceKind.REFUSED, segment, str(outcome))
+            else:
+                self._done.finished += outcome.applied
+
+    def _check_missing(self, tp: TopicIdPartition, whole: set[UUID]) -> None:
+        """Note the finished segments that are not in `whole` and cannot be read."""
+        try:
+            for metadata in all_segments(self._rlmm, tp, states=(_FINISHED,)):
+                if metadata.remote_log_segment_id.id not in whole:
+                    self._check_readable(metadata)
+        except RemoteResourceNotFoundError:
+            return  # The partition was removed meanwhile.
+
+    def _check_readable(self, metadata: RemoteLogSegmentMetadata) -> None:
+        try:
+            next(self._rsm.fetch_log_segment(metadata, 0, 0), None)
+            for _ in self._rsm.fetch_index(metadata, IndexType.LEADER_EPOCH):
+                pass
+        except (RemoteResourceNotFoundError, CorruptSegmentError, InvalidRequestError) as e:
+            self._note(DifferenceKind.ONLY_IN_METADATA, metadata, str(e))
+
+    def _note(
+        self, kind: DifferenceKind, segment: RemoteLogSegmentMetadata, detail: str = ""
+    ) -> None:
+        id, tp = segment.remote_log_segment_id.id, segment.topic_id_partition
+        offsets = segment.start_offset, segment.end_offset
+        place = tp.topic_id, tp.topic, tp.partition
+        self._done.note(Difference(kind, *place, id, *offsets, detail[:MAX_DETAIL_LENGTH]))
+
+    def _note_stored(
+        self, kind: DifferenceKind, tp: TopicIdPartition | None, stored: StoreView, detail: str
+    ) -> None:
+        topic_id, partition = stored.partition
+        topic = "" if tp is None else tp.topic
+        start, text = stored.objects[0].name.start_offset, detail[:MAX_DETAIL_LENGTH]
+        self._done.note(Difference(kind, topic_id, topic, partition, stored.id, start, None, text))
+
+
+def _is_whole(stored: StoreView, row: RemoteLogSegmentMetadata) -> bool:
+    """Return whether all objects of a finished segment are listed, without its manifest's content.
+
+    RSM's custom metadata contains the attempt, 8 random bytes.
+    """
+    attempt = stored.only_attempt
+    if row.state is not _FINISHED or row.custom_metadata is None or attempt is None:
+        return False
+    return bytes.fromhex(attempt) in row.custom_metadata and stored.is_complete(attempt)
+
+
+def _mismatch(
+    tp: TopicIdPartition | None, row: RemoteLogSegmentMetadata | None, manifest: StoredManifest
+) -> str:
+    """Compare a manifest with RLMM's name of its topic and with its segment's metadata; "" if they
+    agree.
+    """
+    topic = manifest.metadata.topic_id_partition.topic
+    if tp is not None and topic != tp.topic:
+        return f"the manifest is of topic {topic}, RLMM knows this topic id as {tp.topic}"
+    if row is None:
+        return ""
+    if row.state is _STARTED:
+        found = copy_of(manifest).segment
+        is_same = row.updated(_finished(found)) == found
+    else:
+        is_same = row.state is not _FINISHED or manifest.is_of(row.custom_metadata or b"")
+    return "" if is_same else "the manifest is of another copy than the metadata"
+
+
+def _finished(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadataUpdate:
+    return RemoteLogSegmentMetadataUpdate(
+        segment.remote_log_segment_id,
+        segment.event_timestamp_ms,
+        _FINISHED,
+        segment.broker_id,
+        segment.custom_metadata,
+    )

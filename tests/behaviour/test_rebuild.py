@@ -1,0 +1,271 @@
+"""Test rebuilds: of a database from last night, of an empty one, and what they leave out."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Engine
+
+from services.api.calls import MutationContext
+from services.api.errors import DeletionRefusedError
+from services.api.ids import TopicIdPartition
+from services.api.partitions import EventQuery
+from services.api.remote_log_metadata_manager import all_events, all_partitions
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    segment_leader_epochs,
+)
+from services.local.postgres import EmbeddedPostgres
+from services.rlmm.db import create_database_engine
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rsm.backends.filesystem import FilesystemStorage
+from services.rsm.factory import build_manager
+from services.rsm.layout import segment_keys
+from services.rsm.manager import ObjectRemoteStorageManager
+from services.rsm.settings import RsmSettings
+from services.workflows.rebuild import Rebuild, RebuildPlan
+from services.workflows.rebuild_report import DifferenceKind, Rebuilt
+from tests.contract.remote_storage_manager_contract import Files
+from tests.harness.databases import Databases
+from tests.harness.tier import EPOCH, SIZE_BYTES, SmallTier, a_topic, ids, segment
+
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FilesystemStorage:
+    return FilesystemStorage(tmp_path)
+
+
+@pytest.fixture
+def rsm(tmp_path: Path) -> Iterator[ObjectRemoteStorageManager]:
+    settings = RsmSettings(backend="filesystem", directory=tmp_path)
+    with closing(build_manager(settings)) as rsm:
+        yield rsm
+
+
+@pytest.fixture
+def tier(rsm: ObjectRemoteStorageManager, rlmm: SqlRemoteLogMetadataManager) -> SmallTier:
+    return SmallTier(rsm, rlmm)
+
+
+@pytest.fixture
+def tp() -> TopicIdPartition:
+    return a_topic("orders")[0]
+
+
+@pytest.fixture
+def empty(rsm: ObjectRemoteStorageManager, databases: Databases) -> Iterator[SmallTier]:
+    """The same bucket, with an RLMM whose database was lost."""
+    url = databases.take()
+    engine = create_database_engine(url)
+    yield SmallTier(rsm, SqlRemoteLogMetadataManager(engine))
+    engine.dispose()
+    databases.give_back(url)
+
+
+@pytest.fixture
+def restored(
+    rsm: ObjectRemoteStorageManager, engine: Engine, postgres: EmbeddedPostgres
+) -> Iterator[Callable[[], Callable[[], SmallTier]]]:
+    """Back up the database; the result restores it and returns the bucket with the old RLMM."""
+    name, engines = f"test_{uuid4().hex}", list[Engine]()
+
+    def back_up() -> Callable[[], SmallTier]:
+        engine.dispose()
+        url = postgres.create_database(name, template=str(engine.url.database))
+
+        def restore() -> SmallTier:
+            engines.append(create_database_engine(url))
+            return SmallTier(rsm, SqlRemoteLogMetadataManager(engines[-1]))
+
+        return restore
+
+    yield back_up
+    for each in engines:
+        each.dispose()
+    postgres.drop_database(name)
+
+
+def run(tier: SmallTier, rsm: ObjectRemoteStorageManager, *, apply: bool = False) -> Rebuilt:
+    plan = RebuildPlan(uuid4().hex, apply)
+    return Rebuild(tier.rlmm, rsm, rsm.objects, plan).run()
+
+
+def counts(done: Rebuilt) -> dict[str, int]:
+    return {kind.value: count for kind, count in done.counts.items()}
+
+
+def require_readable(tier: SmallTier, segments: list[RemoteLogSegmentMetadata]) -> None:
+    """Find each segment by its first offset and read its bytes."""
+    for each in segments:
+        epoch = each.segment_leader_epochs[0].leader_epoch
+        found = tier.rlmm.remote_log_segment_metadata(
+            each.topic_id_partition, epoch, each.start_offset
+        ).value
+        assert found is not None
+        assert found.remote_log_segment_id == each.remote_log_segment_id
+        assert b"".join(tier.rsm.fetch_log_segment(found, 0)) == bytes(SIZE_BYTES)
+
+
+def undated(segments: list[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
+    """Leave out the field that a rebuild declares: the time of the last event."""
+    return [replace(each, event_timestamp_ms=0) for each in segments]
+
+
+def test_a_database_of_last_night_loses_nothing_that_was_acknowledged(
+    tier: SmallTier,
+    rsm: ObjectRemoteStorageManager,
+    tp: TopicIdPartition,
+    restored: Callable[[], Callable[[], SmallTier]],
+) -> None:
+    deleted, *kept = tier.fill(tp, 3)
+    copied = segment(tp, 3)
+    tier.rlmm.add_remote_log_segment_metadata(copied)
+    restore = restored()
+    later = [tier.finish(copied), *tier.fill(tp, 2, first=4), *tier.fill(a_topic()[0], 2)]
+    tier.move(deleted, DELETE_STARTED)
+    rsm.delete_log_segment_data(deleted)
+    tier.move(deleted, DELETE_FINISHED)
+
+    old = restore()
+    expected = {"ONLY_IN_BUCKET": 4, "NOT_FINISHED": 1, "ONLY_IN_METADATA": 1}
+    dry = run(old, rsm)
+    assert (counts(dry), dry.imported, dry.finished, dry.freeze) == (expected, 0, 0, None)
+    assert old.rlmm.confirm_rebuild() is None
+    applied = run(old, rsm, apply=True)
+    assert (counts(applied), applied.imported, applied.finished) == (expected, 4, 1)
+    require_readable(old, [*kept, *later])
+    again = run(old, rsm, apply=True)
+    assert (counts(again), again.imported, again.same) == ({"ONLY_IN_METADATA": 1}, 0, 7)
+
+
+def test_an_empty_database_gets_every_segment_again(
+    tier: SmallTier, empty: SmallTier, rsm: ObjectRemoteStorageManager
+) -> None:
+    partitions = a_topic("orders", 11)
+    finished = [each for tp in partitions for each in tier.fill(tp, 1, txn_idx_empty=True)]
+    done = run(empty, rsm, apply=True)
+    assert (counts(done), done.imported, done.needs_operator) == ({"ONLY_IN_BUCKET": 11}, 11, False)
+    require_readable(empty, finished)
+    assert undated(empty.rows(*partitions)) == undated(tier.rows(*partitions))
+    assert [each.topic_id_partition for each in all_partitions(empty.rlmm)] == [
+        each.topic_id_partition for each in all_partitions(tier.rlmm)
+    ]
+    events = list(all_events(empty.rlmm, EventQuery(partitions[0])))
+    assert {(each.reason, each.to_state) for each in events} == {("rebuild", FINISHED.value)}
+
+
+def test_no_deletion_begins_before_the_rebuild_is_confirmed(
+    tier: SmallTier, empty: SmallTier, rsm: ObjectRemoteStorageManager, tp: TopicIdPartition
+) -> None:
+    (only,) = tier.fill(tp, 1)
+    done = run(empty, rsm, apply=True)
+    with pytest.raises(DeletionRefusedError, match="sediment db confirm-rebuild"):
+        empty.move(only, DELETE_STARTED)
+    assert empty.rlmm.confirm_rebuild(MutationContext(reason="looks right")) == done.freeze
+    empty.move(only, DELETE_STARTED)
+
+
+def test_superseded_attempts_are_listed_and_left_out(
+    tier: SmallTier, empty: SmallTier, rsm: ObjectRemoteStorageManager, tp: TopicIdPartition
+) -> None:
+    tier.fill(tp, 1)
+    (best,) = tier.fill(tp, 1, broker_leader_epoch=EPOCH + 2)
+    tier.rlmm.reset_leader_epoch(tp, None)
+    tier.fill(tp, 1, broker_leader_epoch=EPOCH + 1)
+    later = segment_leader_epochs([(EPOCH + 1, 0)])
+    other_epoch = tier.fill(tp, 1, broker_leader_epoch=EPOCH + 1, segment_leader_epochs=later)
+    done = run(empty, rsm, apply=True)
+    assert (counts(done), done.imported) == ({"SUPERSEDED": 2, "ONLY_IN_BUCKET": 2}, 2)
+    assert set(ids(empty.rows(tp))) == {*ids([best]), *ids(other_epoch)}
+    require_readable(empty, [best, *other_epoch])
+    assert all(
+        str(best.remote_log_segment_id) in each.detail
+        for each in done.differences
+        if each.kind is DifferenceKind.SUPERSEDED
+    )
+
+
+@pytest.mark.parametrize("kind", ["no manifest", "another segment", "cut short", "no indexes"])
+def test_a_damaged_copy_is_named_and_left_out(
+    tier: SmallTier,
+    empty: SmallTier,
+    rsm: ObjectRemoteStorageManager,
+    store: FilesystemStorage,
+    tp: TopicIdPartition,
+    kind: str,
+) -> None:
+    sound, broken = tier.fill(tp, 2)
+    keys = segment_keys("", broken)
+    own = [key for key in store.list_keys("") if key.startswith(keys.prefix)]
+    (log,) = [key for key in own if key.endswith(".log")]
+    (indexes,) = [key for key in own if key.endswith(".indexes")]
+    if kind == "no manifest":
+        store.put(keys.manifest, b"{}")
+    elif kind == "another segment":
+        store.put(keys.manifest, store.get(segment_keys("", sound).manifest))
+    elif kind == "cut short":
+        store.put(log, bytes(SIZE_BYTES - 1))
+    else:
+        store.delete([indexes])
+    done = run(empty, rsm, apply=True)
+    assert (counts(done), done.needs_operator) == ({"DAMAGED": 1, "ONLY_IN_BUCKET": 1}, True)
+    assert ids(empty.rows(tp)) == ids([sound])
+    [named] = [each for each in done.differences if each.kind is DifferenceKind.DAMAGED]
+    assert (named.segment_id, named.start_offset) == (ids([broken])[0], broken.start_offset)
+
+
+def test_a_manifest_of_another_topic_name_is_left_out(
+    tier: SmallTier, empty: SmallTier, rsm: ObjectRemoteStorageManager, tp: TopicIdPartition
+) -> None:
+    tier.fill(tp, 1)
+    empty.rlmm.add_remote_log_segment_metadata(
+        segment(TopicIdPartition(tp.topic_id, "payments", tp.partition), 7)
+    )
+    done = run(empty, rsm, apply=True)
+    assert (counts(done), done.imported) == ({"DAMAGED": 1}, 0)
+    assert "RLMM knows this topic id as payments" in done.differences[0].detail
+
+
+def test_what_was_deleted_stays_deleted(
+    tier: SmallTier, rsm: ObjectRemoteStorageManager, tp: TopicIdPartition
+) -> None:
+    gone, going, _ = tier.fill(tp, 3)
+    tier.move(tier.move(gone, DELETE_STARTED), DELETE_FINISHED)
+    tier.move(going, DELETE_STARTED)
+    done = run(tier, rsm, apply=True)
+    assert (counts(done), done.imported, done.same) == ({"DELETED": 1}, 0, 2)
+
+
+def test_a_copy_that_rlmm_refuses_is_named_and_the_others_are_imported(
+    tier: SmallTier, empty: SmallTier, rsm: ObjectRemoteStorageManager
+) -> None:
+    marked, other = a_topic("orders", 2)
+    tier.fill(marked, 2)
+    (sound,) = tier.fill(other, 1)
+    empty.mark_deleted(marked)
+    done = run(empty, rsm, apply=True)
+    assert (counts(done), done.imported) == ({"ONLY_IN_BUCKET": 3, "REFUSED": 2}, 1)
+    assert ids(empty.rows(other)) == ids([sound])
+    assert "undelete it" in next(e.detail for e in done.differences if e.detail)
+
+
+def test_copies_in_progress_and_objects_without_a_manifest_are_no_differences(
+    tier: SmallTier,
+    rsm: ObjectRemoteStorageManager,
+    store: FilesystemStorage,
+    tp: TopicIdPartition,
+) -> None:
+    leased = segment(tp, 0)
+    tier.rlmm.add_remote_log_segment_metadata(leased, lease_ms=60_000)
+    rsm.copy_log_segment_data(leased, Files(bytes(SIZE_BYTES)).data())
+    store.put(segment_keys("", segment(tp, 9)).log("a" * 16), b"left behind")
+    done = run(tier, rsm, apply=True)
+    assert (counts(done), done.same, done.incomplete) == ({}, 1, 1)
