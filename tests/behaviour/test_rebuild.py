@@ -1,13 +1,14 @@
 """Test rebuilds: of a database from last night, of an empty one, and what they leave out."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
 from services.api.calls import MutationContext
 from services.api.errors import DeletionRefusedError
@@ -31,6 +32,8 @@ from services.workflows.rebuild import Rebuild, RebuildPlan
 from services.workflows.rebuild_report import DifferenceKind, Rebuilt
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.databases import Databases
+from tests.harness.eventually import eventually
+from tests.harness.patience import PATIENT
 from tests.harness.tier import EPOCH, SIZE_BYTES, SmallTier, a_topic, ids, segment
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -56,15 +59,10 @@ def tier(rsm: ObjectRemoteStorageManager, rlmm: SqlRemoteLogMetadataManager) -> 
 
 
 @pytest.fixture
-def tp() -> TopicIdPartition:
-    return a_topic("orders")[0]
-
-
-@pytest.fixture
 def empty(rsm: ObjectRemoteStorageManager, databases: Databases) -> Iterator[SmallTier]:
     """The same bucket, with an RLMM whose database was lost."""
     url = databases.take()
-    engine = create_database_engine(url)
+    engine = create_database_engine(url, PATIENT)
     yield SmallTier(rsm, SqlRemoteLogMetadataManager(engine))
     engine.dispose()
     databases.give_back(url)
@@ -82,7 +80,7 @@ def restored(
         url = postgres.create_database(name, template=str(engine.url.database))
 
         def restore() -> SmallTier:
-            engines.append(create_database_engine(url))
+            engines.append(create_database_engine(url, PATIENT))
             return SmallTier(rsm, SqlRemoteLogMetadataManager(engines[-1]))
 
         return restore
@@ -171,6 +169,25 @@ def test_no_deletion_begins_before_the_rebuild_is_confirmed(
         empty.move(only, DELETE_STARTED)
     assert empty.rlmm.confirm_rebuild(MutationContext(reason="looks right")) == done.freeze
     empty.move(only, DELETE_STARTED)
+
+
+def test_a_freeze_waits_for_the_changes_that_began_before_it(
+    engine: Engine, tier: SmallTier, tp: TopicIdPartition
+) -> None:
+    tier.fill(tp, 1)
+    waits = text("SELECT FROM pg_locks WHERE relation = 'partitions'::regclass AND NOT granted")
+
+    def is_waiting() -> bool:
+        with engine.connect() as connection:
+            return connection.execute(waits).first() is not None
+
+    with ThreadPoolExecutor(1) as pool:
+        with engine.begin() as change:
+            change.execute(text("SELECT FROM partitions FOR UPDATE"))
+            frozen = pool.submit(tier.rlmm.begin_rebuild)
+            eventually(is_waiting)
+            assert not frozen.done()
+        assert frozen.result() == tier.rlmm.confirm_rebuild()
 
 
 def test_superseded_attempts_are_listed_and_left_out(
