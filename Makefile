@@ -139,8 +139,12 @@ test-unit: $(VENV)/.dev ## Run the tests that need no server: under 25 s
 
 .PHONY: test-deep
 test-deep: $(VENV)/.dev ## Run the deep tests: kills, faults, outages, histories, the largest segment (20 minutes)
-	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -m "deep or property" tests/unit tests/contract tests/behaviour tests/deep \
+	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -m "(deep or property) and not long" tests/unit tests/contract tests/behaviour tests/deep \
 	  -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
+
+.PHONY: test-long
+test-long: $(VENV)/.dev $(VENV)/.spark ## Run what .ci/run leaves out: long variants of the deep and the Spark tests (an hour)
+	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -m long tests/behaviour tests/deep tests/spark -n 2 --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: test-model
 test-model: $(VENV)/.dev ## Compare RLMM with a model over 100,000 random operations (half an hour; MODEL_ARGS="--seed N")
@@ -174,7 +178,7 @@ test-minio: minio ## Run the tests of RSM over real MinIO (Go 1.24)
 
 .PHONY: test-spark
 test-spark: $(VENV)/.dev $(VENV)/.spark ## Run the tests of the sweeps on a Spark cluster of processes (Java 17)
-	$(BIN)/pytest tests/spark -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/pytest -m "not long" tests/spark -n 2 --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: helm-check
 helm-check: $(VENV)/.dev $(VENV)/.spark ## Check the chart and the images, and run what the chart renders (Java 17)

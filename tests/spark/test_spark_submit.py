@@ -71,7 +71,11 @@ def test_the_environment_has_no_sediment(environment: BareEnvironment) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "master"), [("retention", "local-cluster[2,1,1024]"), ("removal", "local[1]")]
+    ("job", "master"),
+    [
+        ("retention", "local-cluster[2,1,1024]"),
+        pytest.param("removal", "local[1]", marks=pytest.mark.long),
+    ],
 )
 def test_the_wheel_alone_is_enough_on_one_machine(
     environment: BareEnvironment, tier: Tier, tmp_path: Path, job: str, master: str
@@ -87,6 +91,7 @@ def test_the_wheel_alone_is_enough_on_one_machine(
     assert tier.objects(tp.topic_id) == {}
 
 
+@pytest.mark.long
 def test_a_standalone_cluster_sweeps_from_a_directory_that_all_share(
     environment: BareEnvironment, cluster: StandaloneCluster, tier: Tier, tmp_path: Path
 ) -> None:
@@ -105,7 +110,9 @@ def test_a_standalone_cluster_sweeps_from_a_directory_that_all_share(
     assert tier.objects(tp.topic_id) == {}
 
 
-@pytest.mark.parametrize("directory", ["private", "read_only"])
+@pytest.mark.parametrize(
+    "directory", ["private", pytest.param("read_only", marks=pytest.mark.long)]
+)
 def test_a_directory_that_executors_do_not_share_is_named_before_anything_is_marked(
     environment: BareEnvironment,
     cluster: StandaloneCluster,

@@ -27,7 +27,11 @@ OBJECTS = 3
 """Of each segment."""
 # Of begin_deletion and of finish_deletion one each: the services' tests kill at every one.
 TASKS = ["deletion.marked_some", "deletion.objects_deleted"]
-DRIVER = ["sweep.planned", "sweep.marked", "sweep.deleted"]
+DRIVER = [
+    pytest.param("sweep.planned", marks=pytest.mark.long),
+    "sweep.marked",
+    pytest.param("sweep.deleted", marks=pytest.mark.long),
+]
 
 
 @pytest.fixture

@@ -116,7 +116,13 @@ def secured(
         yield Secured(tier, deployment)
 
 
-@pytest.mark.parametrize(("kind", "sweep"), [("certificate", "retention"), ("token", "removal")])
+@pytest.mark.parametrize(
+    ("kind", "sweep"),
+    [
+        ("certificate", "retention"),
+        pytest.param("token", "removal", marks=pytest.mark.long),
+    ],
+)
 def test_a_sweep_deletes_and_its_secrets_reach_no_process_and_no_file_of_spark(
     secured: Secured, tmp_path: Path, events: Path, kind: str, sweep: str
 ) -> None:
@@ -154,7 +160,13 @@ def test_a_sweep_deletes_and_its_secrets_reach_no_process_and_no_file_of_spark(
         assert [name for name, content in found.items() if secret in content] == []
 
 
-@pytest.mark.parametrize(("kind", "sweep"), [("certificate", "removal"), ("token", "retention")])
+@pytest.mark.parametrize(
+    ("kind", "sweep"),
+    [
+        pytest.param("certificate", "removal", marks=pytest.mark.long),
+        ("token", "retention"),
+    ],
+)
 def test_executors_in_processes_of_their_own_connect_by_the_same_files(
     secured: Secured, spark: SparkSession, tmp_path: Path, kind: str, sweep: str
 ) -> None:
