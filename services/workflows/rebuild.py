@@ -15,6 +15,7 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
+    ThrottledError,
 )
 from services.api.ids import TopicIdPartition
 from services.api.partitions import MAX_DETAIL_LENGTH
@@ -57,7 +58,9 @@ _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 _READERS = 8
 """Manifests that are read at the same time."""
 
-_ERRORS_OF_RUN = (PermissionDeniedError, RetriableRemoteStorageError)
+_MANIFESTS_PER_BATCH = 500
+
+_ERRORS_OF_RUN = (PermissionDeniedError, ThrottledError, RetriableRemoteStorageError)
 """Errors of a whole run; any other error of RLMM refuses one segment."""
 
 
@@ -87,14 +90,14 @@ class Rebuild:
         rsm: RemoteStorageManager,
         objects: SegmentObjects,
         plan: RebuildPlan,
-        on_partition: Callable[[Rebuilt], None] = lambda _: None,
+        on_progress: Callable[[Rebuilt], None] = lambda _: None,
     ) -> None:
-        """Prepare a run, which reports its progress to `on_partition`."""
+        """Prepare a run, which reports its progress to `on_progress`."""
         self._rlmm = rlmm
         self._rsm = rsm
         self._objects = objects
         self._plan = plan
-        self._on_partition = on_partition
+        self._on_progress = on_progress
         self._context = MutationContext(reason="rebuild", plan_id=plan.run_id)
         self._done = Rebuilt()
 
@@ -102,7 +105,7 @@ class Rebuild:
         """Freeze deletions if the plan changes RLMM; then compare and import each partition.
 
         Raises:
-            RetriableRemoteStorageError: a service is unreachable; run it again.
+            RetriableRemoteStorageError, ThrottledError: a service is away or busy; run it again.
             PermissionDeniedError: the caller lacks a role.
         """
         if self._plan.apply:
@@ -112,7 +115,7 @@ class Rebuild:
             for partition, listed in groupby(self._listed(), key=lambda each: each.partition):
                 visited.add(partition)
                 self._compare(view, partition, list(listed), readers)
-                self._on_partition(self._done)
+                self._on_progress(self._done)
         for tp in view.partitions(0, 1):
             if (tp.topic_id, tp.partition) not in visited:
                 self._check_missing(tp, set())
@@ -163,12 +166,12 @@ class Rebuild:
         copies = []
         with_manifest = [stored for stored in listed if stored.manifest is not None]
         self._done.incomplete += len(listed) - len(with_manifest)
-        for stored, manifest in zip(
-            with_manifest, readers.map(self._manifest_of, with_manifest), strict=True
-        ):
-            copy = self._judge(view.named(partition), stored, manifest, rows.get(stored.id))
-            if copy is not None:
-                copies.append(copy)
+        for batch in batches(with_manifest, _MANIFESTS_PER_BATCH):
+            for stored, manifest in zip(batch, readers.map(self._manifest_of, batch), strict=True):
+                copy = self._judge(view.named(partition), stored, manifest, rows.get(stored.id))
+                if copy is not None:
+                    copies.append(copy)
+            self._on_progress(self._done)
         segment_ids = [
             each.segment.remote_log_segment_id
             for each in copies
@@ -240,6 +243,7 @@ class Rebuild:
             return
         for item in imports_of(new, self._context):
             self._import_item(item)
+            self._on_progress(self._done)
         for batch in batches(begun, MAX_BATCH):
             self._finish(batch)
 

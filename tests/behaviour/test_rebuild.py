@@ -1,9 +1,10 @@
 """Test rebuilds: of a database from last night, of an empty one, and what they leave out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,10 +12,11 @@ import pytest
 from sqlalchemy import Engine, text
 
 from services.api.calls import MutationContext
-from services.api.errors import DeletionRefusedError
+from services.api.errors import DeletionRefusedError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import all_events, all_partitions
+from services.api.segment_batches import ImportedSegments, SegmentImport
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
@@ -169,6 +171,31 @@ def test_no_deletion_begins_before_the_rebuild_is_confirmed(
         empty.move(only, DELETE_STARTED)
     assert empty.rlmm.confirm_rebuild(MutationContext(reason="looks right")) == done.freeze
     empty.move(only, DELETE_STARTED)
+
+
+def test_an_interrupted_rebuild_is_run_again_and_deletions_stay_frozen_meanwhile(
+    tier: SmallTier,
+    empty: SmallTier,
+    rsm: ObjectRemoteStorageManager,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partitions = a_topic("orders", 3)
+    first, *_ = [each for tp in partitions for each in tier.fill(tp, 1)]
+    take, calls = empty.rlmm.import_remote_log_segments, count(1)
+
+    def away_after_one(imports: Iterable[SegmentImport]) -> ImportedSegments:
+        if next(calls) > 1:
+            raise RetriableRemoteStorageError("the database is away")
+        return take(imports)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(empty.rlmm, "import_remote_log_segments", away_after_one)
+        with pytest.raises(RetriableRemoteStorageError, match="away"):
+            run(empty, rsm, apply=True)
+    with pytest.raises(DeletionRefusedError):
+        empty.move(first, DELETE_STARTED)
+    done = run(empty, rsm, apply=True)
+    assert (counts(done), done.imported, done.same) == ({"ONLY_IN_BUCKET": 2}, 2, 1)
 
 
 def test_a_freeze_waits_for_the_changes_that_began_before_it(
