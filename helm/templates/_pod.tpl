@@ -2,7 +2,8 @@
 
 {{- define "sediment.podSpec" -}}
 serviceAccountName: {{ include "sediment.serviceAccountName" . }}
-automountServiceAccountToken: false
+{{- /* Spark's driver starts executors by the Kubernetes API. */}}
+automountServiceAccountToken: {{ if .isDriver }}{{ include "sediment.hasExecutors" .root | eq "true" }}{{ else }}false{{ end }}
 enableServiceLinks: false
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:
@@ -53,6 +54,7 @@ volumes:
 {{- include "sediment.indexCacheVolume" . }}
 {{- include "sediment.secretVolumes" . }}
 {{- include "sediment.tlsVolumes" . }}
+{{- include "sediment.driverVolumes" . }}
 {{- with .values.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
@@ -89,6 +91,7 @@ volumes:
 {{- end }}
 {{- include "sediment.secretVolumeMounts" . }}
 {{- include "sediment.tlsVolumeMounts" . }}
+{{- include "sediment.driverVolumeMounts" . }}
 {{- with .values.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}

@@ -6,7 +6,8 @@
       (include "sediment.wrongRlm" . | fromJsonArray)
       (include "sediment.wrongEnv" . | fromJsonArray)
       (include "sediment.wrongTls" . | fromJsonArray)
-      (include "sediment.wrongVolumes" . | fromJsonArray) -}}
+      (include "sediment.wrongVolumes" . | fromJsonArray)
+      (include "sediment.wrongSweeps" . | fromJsonArray) -}}
 {{- if $wrong -}}
 {{- fail (printf "\n- %s" (join "\n- " $wrong)) -}}
 {{- end -}}
@@ -31,8 +32,8 @@
 {{- $wrong = append $wrong "objectStore.existingSecret is empty: name the secret that has the S3 keys, or choose other objectStore.credentials." -}}
 {{- end -}}
 {{- end -}}
-{{- if and (or .Values.sweeps.retention.enabled .Values.sweeps.removal.enabled) (not .Values.sparkImage.repository) -}}
-{{- $wrong = append $wrong "sparkImage.repository is empty: name the image built from docker/Dockerfile.spark, or set sweeps.retention.enabled and sweeps.removal.enabled to false." -}}
+{{- if and (include "sediment.sweeps" . | fromJson) (ne .Values.sweeps.engine "local") (not .Values.sparkImage.repository) -}}
+{{- $wrong = append $wrong "sparkImage.repository is empty: name the image built from docker/Dockerfile.spark, or set sweeps.engine to local, or sweeps.retention.enabled and sweeps.removal.enabled to false." -}}
 {{- end -}}
 {{- $fullname := include "sediment.fullname" . -}}
 {{- if gt (len $fullname) 28 -}}
@@ -125,8 +126,8 @@
 {{- $values := mergeOverwrite (deepCopy $.Values.defaults) (deepCopy $own) -}}
 {{- $volumesAt := printf "%s.extraVolumes" (hasKey $own "extraVolumes" | ternary $component "defaults") -}}
 {{- $mountsAt := printf "%s.extraVolumeMounts" (hasKey $own "extraVolumeMounts" | ternary $component "defaults") -}}
-{{- $taken := list "scratch" "object-store-keys" "database-password" "tls" "policy" "token" "token-keys" -}}
-{{- $paths := list "/tmp" "/etc/sediment/object-store" "/etc/sediment/database" "/etc/sediment/tls" "/etc/sediment/policy" "/etc/sediment/token" "/etc/sediment/token-keys" -}}
+{{- $taken := list "scratch" "object-store-keys" "database-password" "tls" "policy" "token" "token-keys" "executors" "spark-defaults" "spark-local-dir-1" -}}
+{{- $paths := list "/tmp" "/etc/sediment/object-store" "/etc/sediment/database" "/etc/sediment/tls" "/etc/sediment/policy" "/etc/sediment/token" "/etc/sediment/token-keys" "/etc/sediment/executors" "/etc/sediment/spark" "/var/data" -}}
 {{- if eq $component "rlm" -}}
 {{- $taken = append $taken "index-cache" -}}
 {{- $paths = append $paths "/var/cache/sediment" -}}

@@ -8,7 +8,9 @@ to a container what its spec only names; here that is, and nothing else is chang
 * a service-account token is signed by the test, for the pod's account;
 * port N of a pod is a free port of 127.0.0.1, wherever the pod is told to listen on 0.0.0.0:N;
 * SERVICE.NAMESPACE.svc:PORT is the port of the pod that the rendered Service selects;
-* a hostPath is that directory of this machine, an emptyDir a new one, wherever they are mounted.
+* a hostPath is that directory of this machine, an emptyDir or a claim a new one, wherever they are
+  mounted;
+* a pod and its job have the name of the workload.
 """
 
 import os
@@ -30,6 +32,7 @@ from tests.helm.chart import Object, Rendered, pod_spec
 _SERVED = ("Deployment", "DaemonSet")
 _SERVICE_ADDRESS = re.compile(r"([a-z0-9-]+)\.([a-z0-9-]+)\.svc:(\d+)")
 _EVERY_ADDRESS = re.compile(r"(?:0\.0\.0\.0|\[::\]):(\d+)")
+_VARIABLE = re.compile(r"\$\((\w+)\)")
 _RUN_TIMEOUT_S = 240.0
 _PROBE_TIMEOUT_S = 5.0
 
@@ -132,19 +135,26 @@ class LocalCluster:
             return self._localised(name, text, mounts)
 
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        environment = {variable: here(value) for variable, value in self._environment(container)}
+        variables = dict(self._environment(name, container))
+        environment = {variable: here(value) for variable, value in variables.items()}
+        command = [
+            _VARIABLE.sub(lambda match: variables.get(match[1], match[0]), text)
+            for text in [*container["command"], *container.get("args", ())]
+        ]
         return Execution(
-            [here(text) for text in [*container["command"], *container.get("args", ())]],
+            [here(text) for text in command],
             {"PATH": path, **environment},
             Path(here(container["workingDir"])) if "workingDir" in container else directory,
         )
 
-    def _environment(self, container: Container) -> Iterator[tuple[str, str]]:
+    def _environment(self, name: str, container: Container) -> Iterator[tuple[str, str]]:
         for source in container.get("envFrom", ()):
             yield from self._config_map(source["configMapRef"]["name"]).items()
         for variable in container.get("env", ()):
             if "value" in variable:
                 yield variable["name"], variable["value"]
+            elif "fieldRef" in variable["valueFrom"]:
+                yield variable["name"], name
             else:
                 yield variable["name"], self._secret(**variable["valueFrom"]["secretKeyRef"])
 

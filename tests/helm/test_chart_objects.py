@@ -100,7 +100,8 @@ def test_the_sidecar_gets_the_settings_of_the_daemon_set() -> None:
 
 
 def test_each_selector_finds_the_pods_of_one_workload(rendered: Rendered) -> None:
-    workloads = rendered.of_kind(*SERVED)
+    sweeps = [_job(o) for o in rendered.of_kind("CronJob") if "-sweep" in o["metadata"]["name"]]
+    workloads = [*rendered.of_kind(*SERVED), *sweeps]
     selectors = {
         **{f"Service {o['metadata']['name']}": o["spec"]["selector"] for o in _services(rendered)},
         **{
@@ -110,6 +111,8 @@ def test_each_selector_finds_the_pods_of_one_workload(rendered: Rendered) -> Non
         **{
             f"NetworkPolicy {o['metadata']['name']}": o["spec"]["podSelector"]["matchLabels"]
             for o in rendered.of_kind("NetworkPolicy")
+            # Executors are made by Spark.
+            if not o["metadata"]["name"].endswith("-sweep-executor")
         },
     }
     for owner, selector in selectors.items():
@@ -117,15 +120,27 @@ def test_each_selector_finds_the_pods_of_one_workload(rendered: Rendered) -> Non
         assert found == [owner.split()[1]], owner
 
 
-def test_the_pods_of_jobs_are_behind_no_service(rendered: Rendered) -> None:
-    jobs = [
-        *rendered.of_kind("Job"),
-        *(o["spec"]["jobTemplate"] for o in rendered.of_kind("CronJob")),
-    ]
-    found = [
-        job for job in jobs for o in _services(rendered) if selects(o["spec"]["selector"], job)
-    ]
-    assert found == []
+def _job(cron_job: Object) -> Object:
+    """Return the job that a CronJob makes, with the CronJob's name."""
+    return {"metadata": cron_job["metadata"], **cron_job["spec"]["jobTemplate"]}
+
+
+def test_the_pods_of_jobs_are_behind_no_service_but_that_of_a_driver(rendered: Rendered) -> None:
+    jobs = [*rendered.of_kind("Job"), *map(_job, rendered.of_kind("CronJob"))]
+    found = {
+        (job["metadata"]["name"], o["metadata"]["name"])
+        for job in jobs
+        for o in _services(rendered)
+        if selects(o["spec"]["selector"], job)
+    }
+    drivers = {o["metadata"]["name"] for o in rendered.of_kind("CronJob") if _is_driver(o)}
+    assert found == {(name, name) for name in drivers}
+
+
+def _is_driver(workload: Object) -> bool:
+    """Whether the pod is a driver of Spark with executors in pods of their own."""
+    args = pod_spec(workload)["containers"][0].get("args", ())
+    return any(argument.startswith("--master=k8s://") for argument in args)
 
 
 def test_probes_ask_the_health_port_and_services_lead_to_named_ports(rendered: Rendered) -> None:
@@ -159,7 +174,7 @@ def test_objects_referred_to_by_a_pod_are_rendered_or_given(rendered: Rendered) 
 def test_every_pod_is_restricted(rendered: Rendered) -> None:
     for workload in rendered.of_kind(*POD_MAKERS):
         pod = pod_spec(workload)
-        assert pod["automountServiceAccountToken"] is False
+        assert pod["automountServiceAccountToken"] is _is_driver(workload)
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] > 0
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 
 from services.local.stack import PROCESS_VARIABLES
 from supply_chain.bill_of_materials import canonical, licence_of
@@ -78,6 +79,15 @@ def test_the_spark_image_is_the_services_image_and_more() -> None:
     assert len(set(bases)) == 1
 
 
+def test_the_spark_image_starts_executors_as_the_chart_does() -> None:
+    final = stages(SPARK)[-1]
+    data = render(values_files()["executors"]).one("ConfigMap", "sediment-sweep-executor")["data"]
+    (container,) = yaml.safe_load(data["pod.yaml"])["spec"]["containers"]
+    assert [json.loads(text) for text in arguments_of(final, "ENTRYPOINT")] == [
+        container["command"]
+    ]
+
+
 @pytest.mark.parametrize("name", DOCKERFILES)
 def test_a_build_asks_a_registry_for_base_images_alone(name: str) -> None:
     comments = [line for line in _lines(f"docker/{name}") if line.startswith("#")]
@@ -85,7 +95,7 @@ def test_a_build_asks_a_registry_for_base_images_alone(name: str) -> None:
 
 
 def test_instructions_that_these_tests_do_not_read_are_not_used() -> None:
-    known = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "CMD"}
+    known = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "ENTRYPOINT", "CMD"}
     used = {found.name for path in DOCKERFILES.values() for found in instructions(path)}
     assert used <= known
 
