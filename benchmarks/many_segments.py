@@ -79,8 +79,17 @@ def store_rows(database_url: str, many: ManySegments) -> None:
         end = per_partition * OFFSETS_PER_SEGMENT
         for partition in partitions:
             cursor.execute(
-                "INSERT INTO partitions (topic_id, partition, revision) VALUES (%s, %s, %s)",
-                (many.topic_id, partition, 2 * per_partition),
+                "INSERT INTO partitions (topic_id, partition, revision, finished_segments,"
+                " finished_bytes, live_segments, live_bytes, totals_revision)"
+                " VALUES (%(id)s, %(partition)s, %(revision)s, %(count)s, %(bytes)s, %(count)s,"
+                " %(bytes)s, %(revision)s)",
+                {
+                    "id": many.topic_id,
+                    "partition": partition,
+                    "revision": 2 * per_partition,
+                    "count": per_partition,
+                    "bytes": per_partition * SIZE_BYTES,
+                },
             )
             cursor.execute(
                 "INSERT INTO highest_offsets VALUES (%s, %s, 0, %s, %s)",

@@ -96,7 +96,7 @@ def database_url(databases: Databases) -> Iterator[str]:
     """A database for this test alone, with RLMM's schema and no rows."""
     url = databases.take()
     yield url
-    databases.give_back(url)
+    assert databases.give_back(url) == []
 
 
 @pytest.fixture

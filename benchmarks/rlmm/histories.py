@@ -105,9 +105,12 @@ _MADE = f"""
 _TOPICS = "INSERT INTO topics (topic_id, name) SELECT DISTINCT topic_id, topic FROM histories"
 
 _PARTITIONS = f"""
-    INSERT INTO partitions (topic_id, partition, revision, highest_broker_leader_epoch)
-    SELECT topic_id, partition, 2 * segments + 2 * cardinality(gone), {EPOCHS - 1}
-    FROM histories"""
+    INSERT INTO partitions (topic_id, partition, revision, highest_broker_leader_epoch,
+        finished_segments, finished_bytes, live_segments, live_bytes, totals_revision)
+    SELECT topic_id, partition, revision, {EPOCHS - 1}, count, count * {SIZE_BYTES}, count,
+        count * {SIZE_BYTES}, revision
+    FROM histories CROSS JOIN LATERAL (SELECT 2 * segments + 2 * cardinality(gone) AS revision,
+        segments - cardinality(gone) AS count) AS of"""
 
 _SEGMENTS = f"""
     INSERT INTO segments (topic_id, partition, segment_id, start_offset, end_offset,

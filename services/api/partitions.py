@@ -187,6 +187,50 @@ def log_end_offset(
     return max(report.log_end_offset, max(ends, default=0))
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentTotals:
+    """How many segments a partition has in the tier, and the bytes of their logs, without indexes.
+
+    Attributes:
+        finished_segments, finished_bytes: in COPY_SEGMENT_FINISHED, which reads may use.
+        live_segments, live_bytes: in any state but DELETE_SEGMENT_FINISHED: also those that are
+            being copied or deleted.
+    """
+
+    finished_segments: int = 0
+    finished_bytes: int = 0
+    live_segments: int = 0
+    live_bytes: int = 0
+
+    def __add__(self, other: "SegmentTotals") -> "SegmentTotals":
+        return SegmentTotals(
+            self.finished_segments + other.finished_segments,
+            self.finished_bytes + other.finished_bytes,
+            self.live_segments + other.live_segments,
+            self.live_bytes + other.live_bytes,
+        )
+
+    def __sub__(self, other: "SegmentTotals") -> "SegmentTotals":
+        return SegmentTotals(
+            self.finished_segments - other.finished_segments,
+            self.finished_bytes - other.finished_bytes,
+            self.live_segments - other.live_segments,
+            self.live_bytes - other.live_bytes,
+        )
+
+
+NO_SEGMENTS = SegmentTotals()
+
+
+def totals_of_segment(state: RemoteLogSegmentState | None, size_bytes: int) -> SegmentTotals:
+    """Return what one segment adds to the totals; None: it is not there."""
+    if state in (None, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED):
+        return NO_SEGMENTS
+    if state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+        return SegmentTotals(1, size_bytes, 1, size_bytes)
+    return SegmentTotals(live_segments=1, live_bytes=size_bytes)
+
+
 class RemotePartitionDeleteState(Enum):
     """The state of a partition's deletion (Kafka: RemotePartitionDeleteState).
 

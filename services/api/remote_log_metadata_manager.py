@@ -25,6 +25,7 @@ from services.api.partitions import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
     SeenAnomaly,
+    SegmentTotals,
 )
 from services.api.segment_batches import (
     MAX_BATCH,
@@ -122,6 +123,8 @@ class PartitionSummary:
         cluster_id: of the topic's cluster, as on_partition_leadership_changes first sent it; None:
             it was never sent, or an undeletion deleted it.
         known_since_ms: when the partition became known, by the database's clock.
+        totals: of its segments, at `revision`; None: an RLMM of an earlier release does not
+            send them.
     """
 
     topic_id_partition: TopicIdPartition
@@ -131,6 +134,7 @@ class PartitionSummary:
     read_at_ms: int = 0
     cluster_id: str | None = None
     known_since_ms: int = 0
+    totals: SegmentTotals | None = None
 
 
 @dataclass(frozen=True, slots=True)

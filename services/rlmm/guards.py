@@ -21,7 +21,12 @@ from services.api.errors import (
     SegmentAlreadyExistsError,
 )
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.partitions import DeletionFreeze, RemotePartitionDeleteState
+from services.api.partitions import (
+    DeletionFreeze,
+    RemotePartitionDeleteState,
+    SegmentTotals,
+    totals_of_segment,
+)
 from services.api.segments import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
@@ -44,6 +49,19 @@ class Partition:
     highest_broker_leader_epoch: int | None
     delete_state: str | None
     log_start_offset: int
+    totals: SegmentTotals | None
+    """None: they are not known, because a previous release changed the partition."""
+
+    def move_totals(
+        self,
+        before: RemoteLogSegmentState | None,
+        after: RemoteLogSegmentState,
+        size_bytes: int,
+    ) -> None:
+        """Count a change of one segment's state; `before` is None for a new segment."""
+        if self.totals is not None:
+            self.totals += totals_of_segment(after, size_bytes)
+            self.totals -= totals_of_segment(before, size_bytes)
 
 
 FROZEN_AT = select(DeploymentRow.frozen_at).scalar_subquery().label("frozen_at")

@@ -155,6 +155,7 @@ class _Import:
         )
         records, context = self.batch.records, self.item.context
         outcome = records.change(self.locked.row, event, segment, context)
+        self.locked.row.move_totals(None, segment.state, segment.segment_size_in_bytes)
         addition = Addition(segment, outcome.revision)
         self._new.append(addition)
         return addition

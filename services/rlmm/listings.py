@@ -29,15 +29,24 @@ from services.api.remote_log_metadata_manager import PartitionPage, PartitionSum
 from services.api.segments import RemoteLogSegmentState
 from services.api.validation import require_int32, require_int64
 from services.rlmm import limits
+from services.rlmm.db import IS_KNOWN, PARTITIONS
 from services.rlmm.epoch_index import RANGE_CLASS, RANGE_CLASSES
 from services.rlmm.guards import check_topic_name, unknown_partition
 from services.rlmm.limits import Position, check_text, fitting, segment_size_bytes
 from services.rlmm.partitions import KNOWN
-from services.rlmm.rows import COPY_LEASED, SEGMENT_COLUMNS, AnyRow, ms_of, segment_from_row
+from services.rlmm.rows import (
+    COPY_LEASED,
+    COUNTED_IF_UNKNOWN,
+    KNOWN_OR_COUNTED,
+    SEGMENT_COLUMNS,
+    AnyRow,
+    ms_of,
+    segment_from_row,
+    totals_of,
+)
 from services.rlmm.tables import (
     BEING_DELETED,
     LIVE,
-    NOW,
     PartitionRow,
     SegmentEpochRow,
     SegmentRow,
@@ -274,39 +283,37 @@ class PartitionQuery:
         return ("partitions", self.topic, states, *of_cluster)
 
 
+PARTITION_PAGE = f"""
+    SELECT p.topic_id, p.partition, p.revision, p.delete_state, p.marked_at, p.created_at, p.name,
+        p.cluster_id, clock_timestamp() AS read_at, {KNOWN_OR_COUNTED}
+    FROM (
+        SELECT p.*, t.name, t.cluster_id FROM {PARTITIONS}
+        WHERE {{conditions}}
+        ORDER BY p.topic_id, p.partition LIMIT :rows
+    ) AS p
+    CROSS JOIN LATERAL ({COUNTED_IF_UNKNOWN}) AS counted
+    ORDER BY p.topic_id, p.partition"""
+
+
 def list_partitions(
     connection: Connection, query: PartitionQuery, *, limit: int, after: Position | None
 ) -> PartitionPage:
     """Read one page of the known partitions; see RemoteLogMetadataManager.list_partitions."""
-    key = tuple_(PartitionRow.topic_id, PartitionRow.partition)
-    page = (
-        select(
-            PartitionRow.topic_id,
-            PartitionRow.partition,
-            PartitionRow.revision,
-            PartitionRow.delete_state,
-            PartitionRow.marked_at,
-            PartitionRow.created_at,
-            TopicRow.name,
-            TopicRow.cluster_id,
-            NOW.label("read_at"),
-        )
-        .join(TopicRow, TopicRow.topic_id == PartitionRow.topic_id)
-        .where(KNOWN)
-        .order_by(PartitionRow.topic_id, PartitionRow.partition)
-        .limit(limit + 1)
-    )
+    conditions, values = [IS_KNOWN], dict[str, object](rows=limit + 1)
     if query.topic:
-        page = page.where(TopicRow.name == query.topic)
+        conditions.append("t.name = :topic")
+        values["topic"] = query.topic
     if query.cluster_id:
-        page = page.where(TopicRow.cluster_id == query.cluster_id)
+        conditions.append("t.cluster_id = :cluster_id")
+        values["cluster_id"] = query.cluster_id
     if query.delete_states:
-        states = [state.value for state in query.delete_states]
-        page = page.where(BEING_DELETED, PartitionRow.delete_state.in_(states))
+        conditions += [f"p.{BEING_DELETED}", "p.delete_state = ANY(:states)"]
+        values["states"] = [state.value for state in query.delete_states]
     if after is not None:
-        partition, topic_id = after
-        page = page.where(key > tuple_(topic_id, partition))
-    rows = connection.execute(page).all()
+        conditions.append("(p.topic_id, p.partition) > (:after_topic_id, :after_partition)")
+        values["after_partition"], values["after_topic_id"] = after
+    page = text(PARTITION_PAGE.format(conditions=" AND ".join(conditions)))
+    rows = connection.execute(page, values).all()
     token = ""
     if len(rows) > limit:
         last = rows[limit - 1]
@@ -324,4 +331,5 @@ def _summary(row: AnyRow) -> PartitionSummary:
         read_at_ms=ms_of(row.read_at),
         cluster_id=row.cluster_id,
         known_since_ms=ms_of(row.created_at),
+        totals=totals_of(row),
     )

@@ -11,6 +11,7 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from services.api.ids import TopicIdPartition
+from services.api.partitions import NO_SEGMENTS
 from services.api.topic_config import topic_config
 from services.rlmm.db import (
     JsonRow,
@@ -28,12 +29,13 @@ from services.rlmm.guards import (
     check_topic_name,
     unknown_partition,
 )
-from services.rlmm.rows import AnyRow
+from services.rlmm.rows import COUNTED, TOTALS, AnyRow, totals_of
 
 # Rows are sorted before they are locked: their order is the order of the locks.
 LOCK = """
     SELECT p.topic_id, p.partition, p.revision, p.highest_broker_leader_epoch, p.delete_state,
-        p.log_start_offset, t.name
+        p.log_start_offset, t.name, p.finished_segments, p.finished_bytes, p.live_segments,
+        p.live_bytes, p.totals_revision
     FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid, partition int)
     JOIN partitions AS p USING (topic_id, partition)
     JOIN topics AS t USING (topic_id)
@@ -93,11 +95,26 @@ CHANGE = """
             WHEN p.delete_state IS NULL THEN clock_timestamp()
             ELSE p.marked_at END,
         log_start_offset = changed.log_start_offset,
+        finished_segments = changed.finished_segments,
+        finished_bytes = changed.finished_bytes,
+        live_segments = changed.live_segments,
+        live_bytes = changed.live_bytes,
+        totals_revision = changed.revision,
         changed_at = clock_timestamp()
     FROM json_to_recordset(%(rows)s) AS changed (
         topic_id uuid, partition int, revision bigint, highest_broker_leader_epoch int,
-        delete_state text, log_start_offset bigint)
+        delete_state text, log_start_offset bigint, finished_segments bigint,
+        finished_bytes bigint, live_segments bigint, live_bytes bigint)
     WHERE p.topic_id = changed.topic_id AND p.partition = changed.partition"""
+
+# After all changes: no other transaction changes the segments of locked partitions.
+STORE_COUNTED = f"""
+    UPDATE partitions AS changed SET
+        {", ".join(f"{name} = counted.{name}" for name in TOTALS)},
+        totals_revision = changed.revision
+    FROM json_to_recordset(%(rows)s) AS p (topic_id uuid, partition int)
+    CROSS JOIN LATERAL ({COUNTED}) AS counted
+    WHERE changed.topic_id = p.topic_id AND changed.partition = p.partition"""
 
 # A partition is known from its first event on, and a topic from its first partition on.
 FORGET = """
@@ -187,6 +204,7 @@ class LockedPartitions:
                 row.highest_broker_leader_epoch,
                 row.delete_state,
                 row.log_start_offset,
+                totals_of(row) if row.totals_revision == row.revision else None,
             )
             topic, config = partial(self._topic, row.topic_id), partial(self._config, row.topic_id)
             locked = LockedPartition(partition, row.name, topic, config)
@@ -206,24 +224,33 @@ class LockedPartitions:
 
     def write_back(self) -> None:
         """Write the changed partitions; delete those that were created and did not change."""
-        rows = [
-            {
-                **partition_row(key),
-                "revision": partition.row.revision,
-                "highest_broker_leader_epoch": partition.row.highest_broker_leader_epoch,
-                "delete_state": partition.row.delete_state,
-                "log_start_offset": partition.row.log_start_offset,
-            }
+        changed = {
+            key: partition.row
             for key, partition in self._by_key().items()
             if partition.row.revision != partition.revision
-        ]
+        }
         connection = self._session.connection()
-        if rows:
-            run(connection, CHANGE, rows)
+        if changed:
+            run(connection, CHANGE, [_changed_row(key, row) for key, row in changed.items()])
+        unknown = [key for key, row in changed.items() if row.totals is None]
+        if unknown:
+            run(connection, STORE_COUNTED, [partition_row(key) for key in unknown])
         if self._created:
             run(connection, FORGET, [partition_row(key) for key in self._created])
             topic_ids = sorted({topic_id for topic_id, _ in self._created})
             run(connection, FORGET_TOPICS, _topic_rows(topic_ids))
+
+
+def _changed_row(key: PartitionKey, row: Partition) -> JsonRow:
+    known = row.totals or NO_SEGMENTS
+    return {
+        **partition_row(key),
+        "revision": row.revision,
+        "highest_broker_leader_epoch": row.highest_broker_leader_epoch,
+        "delete_state": row.delete_state,
+        "log_start_offset": row.log_start_offset,
+        **{name: getattr(known, name) for name in TOTALS},
+    }
 
 
 def ensure_partitions(

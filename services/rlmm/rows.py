@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 from sqlalchemy import Row
 
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_to_text
+from services.api.partitions import SegmentTotals
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
@@ -106,3 +107,39 @@ def event_key_of(tp: TopicIdPartition, end_offset: int, broker_leader_epoch: int
     """Build event_key from its parts."""
     epoch = NO_LEADER_EPOCH if broker_leader_epoch is None else broker_leader_epoch
     return f"{uuid_to_text(tp.topic_id)}:{tp.partition}:{end_offset}:{epoch}"
+
+
+TOTALS = ("finished_segments", "finished_bytes", "live_segments", "live_bytes")
+"""Columns of `partitions`: the fields of SegmentTotals.
+
+Every change of a segment's state moves them, in one transaction. The previous release changes
+partitions without them: totals_revision is below the revision then. Such totals are counted when
+the partition is listed, and stored with its next change.
+"""
+
+COUNTED = """
+    SELECT count(*) FILTER (WHERE s.state = 'COPY_SEGMENT_FINISHED') AS finished_segments,
+        coalesce(sum(s.segment_size_in_bytes)
+            FILTER (WHERE s.state = 'COPY_SEGMENT_FINISHED'), 0) AS finished_bytes,
+        count(*) AS live_segments,
+        coalesce(sum(s.segment_size_in_bytes), 0) AS live_bytes
+    FROM segments AS s
+    WHERE s.topic_id = p.topic_id AND s.partition = p.partition
+        AND s.state <> 'DELETE_SEGMENT_FINISHED'"""
+"""SQL that counts the segments of a partition `p`."""
+
+COUNTED_IF_UNKNOWN = f"{COUNTED} AND p.totals_revision <> p.revision"
+"""SQL that reads no segment if the partition's totals are known."""
+
+KNOWN_OR_COUNTED = ", ".join(
+    f"CASE WHEN p.totals_revision = p.revision THEN p.{name} ELSE counted.{name} END AS {name}"
+    for name in TOTALS
+)
+"""SQL for the totals of a partition `p`, beside `counted` of COUNTED_IF_UNKNOWN."""
+
+
+def totals_of(row: AnyRow) -> SegmentTotals:
+    """Return the totals in the columns TOTALS of a row."""
+    return SegmentTotals(
+        row.finished_segments, row.finished_bytes, row.live_segments, row.live_bytes
+    )

@@ -184,6 +184,7 @@ class _Additions:
             event_key(metadata),
         )
         outcome = change.record(event)
+        partition.move_totals(None, metadata.state, metadata.segment_size_in_bytes)
         self._added.append(Addition(metadata, outcome.revision, item.lease_ms))
         return outcome
 
@@ -293,6 +294,8 @@ class _Moves:
         if not may_move(change.locked, stored, item.update, item.context):
             return change.repeat(stored.state_revision)
         outcome = change.record(_event(item, stored))
+        before = RemoteLogSegmentState(stored.state)
+        change.partition.move_totals(before, item.update.state, stored.segment_size_in_bytes)
         plan_id = item.context.plan_id
         self._moves.append(Move(item.update, stored.state, outcome.revision, plan_id))
         return outcome

@@ -137,6 +137,15 @@ class PartitionRow(Base):
         server_default=text("0"),
         comment="of the tier: segments below it are deleted or being deleted",
     )
+    # Of its segments; bytes are of their logs. They hold if totals_revision is the revision.
+    finished_segments: Mapped[int] = mapped_column(server_default=text("0"))
+    finished_bytes: Mapped[int] = mapped_column(server_default=text("0"))
+    live_segments: Mapped[int] = mapped_column(server_default=text("0"))
+    live_bytes: Mapped[int] = mapped_column(server_default=text("0"))
+    totals_revision: Mapped[int] = mapped_column(
+        server_default=text("0"),
+        comment="the revision at which the totals were kept; older: they must be counted",
+    )
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     changed_at: Mapped[datetime] = mapped_column(server_default=NOW)
 

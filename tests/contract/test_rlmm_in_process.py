@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 
 from services.local.postgres import EmbeddedPostgres
 from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.remote_log_metadata_manager_contract import RemoteLogMetadataManagerContract
+from tests.harness.databases import wrong_totals
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +20,10 @@ def manager(
     name = "rlmm_in_process"
     engine = create_database_engine(postgres.create_database(name, template=migrated_database))
     yield SqlRemoteLogMetadataManager(engine)
+    with engine.connect() as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        assert wrong_totals(driver) == []
     engine.dispose()
     postgres.drop_database(name)
 

@@ -28,6 +28,19 @@ _STATE = """
 _END_OTHERS = """
     SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()"""
+# A test that writes rows by itself leaves totals_revision as it is.
+_WRONG_TOTALS = """
+    SELECT format('%s-%s: %s', topic_id, partition, totals) FROM (
+        SELECT p.topic_id, p.partition,
+            (p.finished_segments, p.finished_bytes, p.live_segments, p.live_bytes) AS totals,
+            (SELECT (count(*) FILTER (WHERE state = 'COPY_SEGMENT_FINISHED'),
+                coalesce(sum(segment_size_in_bytes)
+                    FILTER (WHERE state = 'COPY_SEGMENT_FINISHED'), 0),
+                count(*), coalesce(sum(segment_size_in_bytes), 0))
+            FROM segments AS s WHERE s.topic_id = p.topic_id AND s.partition = p.partition
+                AND state <> 'DELETE_SEGMENT_FINISHED') AS counted
+        FROM partitions AS p WHERE totals_revision = revision AND revision > 0
+    ) AS of_partitions WHERE totals <> counted"""
 _DELETE_ROWS = """
     SELECT string_agg(format('DELETE FROM %I', relname), ';') FROM pg_class
     WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
@@ -42,6 +55,7 @@ class Databases:
     template: str
     _free: list[str] = field(default_factory=list)
     _state: object = None
+    _wrong_totals: list[str] = field(default_factory=list)
 
     def take(self) -> str:
         """Return the URL of a database without rows."""
@@ -53,12 +67,18 @@ class Databases:
                 self._state = connection.execute(_STATE).fetchone()
         return url
 
-    def give_back(self, url: str) -> None:
-        """Delete the rows, or drop the database if more than rows has changed."""
+    def give_back(self, url: str) -> list[str]:
+        """Delete the rows, or drop the database if more than rows has changed.
+
+        Returns:
+            The partitions whose totals are not those of their segments.
+        """
+        self._wrong_totals = []
         if self._is_empty_again(url):
             self._free.append(url)
         else:
             self._drop(url)
+        return self._wrong_totals
 
     def drop_all(self) -> None:
         """Drop the databases that no test has."""
@@ -72,6 +92,7 @@ class Databases:
         try:
             with _connected(url) as connection:
                 connection.execute(_END_OTHERS)
+                self._wrong_totals = wrong_totals(connection)
                 if connection.execute(_STATE).fetchone() != self._state:
                     return False
                 connection.execute("SET session_replication_role = replica")
@@ -81,6 +102,11 @@ class Databases:
                 return True
         except psycopg.Error:
             return False  # The test has dropped it, for example.
+
+
+def wrong_totals(connection: "psycopg.Connection[tuple[object, ...]]") -> list[str]:
+    """List the partitions whose kept totals are not those of their segments."""
+    return [str(row[0]) for row in connection.execute(_WRONG_TOTALS)]
 
 
 def _connected(url: str) -> "psycopg.Connection[tuple[object, ...]]":

@@ -7,7 +7,13 @@ from itertools import pairwise
 from uuid import UUID
 
 from services.api.ids import TopicIdPartition
-from services.api.partitions import NOTHING_COPIED, EventQuery, PartitionEvent, PartitionState
+from services.api.partitions import (
+    NOTHING_COPIED,
+    EventQuery,
+    PartitionEvent,
+    PartitionState,
+    SegmentTotals,
+)
 from services.api.remote_log_metadata_manager import (
     RemoteLogMetadataManager,
     all_events,
@@ -24,18 +30,21 @@ _RETENTION = {
     DeletionReason.LOG_START_OFFSET.value,
 }
 _FINISHED, _DELETE_STARTED = _State.COPY_SEGMENT_FINISHED, _State.DELETE_SEGMENT_STARTED
+_DELETE_FINISHED = _State.DELETE_SEGMENT_FINISHED
 
 
 def assert_invariants(rlmm: RemoteLogMetadataManager, names: Iterable[TopicIdPartition]) -> None:
     """Assert the invariants of these partitions, as far as RLMM knows them, with no active
     change.
     """
-    revisions = {s.topic_id_partition: s.revision for s in all_partitions(rlmm)}
-    for name in revisions.keys() & set(names):
+    summaries = {s.topic_id_partition: s for s in all_partitions(rlmm)}
+    for name in summaries.keys() & set(names):
         events = list(all_events(rlmm, EventQuery(name)))
-        assert [event.revision for event in events] == list(range(1, revisions[name] + 1))
+        revisions = list(range(1, summaries[name].revision + 1))
+        assert [event.revision for event in events] == revisions
         _assert_log_start_only_rises(events)
         rows = list(all_segments(rlmm, name))
+        assert summaries[name].totals == counted(rows), name
         last = _assert_states_in_order(events)
         assert {id_ for id_, state in last.items() if state is _FINISHED} == {
             row.remote_log_segment_id.id for row in rows if row.state is _FINISHED
@@ -43,6 +52,15 @@ def assert_invariants(rlmm: RemoteLogMetadataManager, names: Iterable[TopicIdPar
         _assert_log_start_rose_first(events)
         if not any(_gives_up_the_tier(event) for event in events):
             _assert_watermark_passes_what_is_known(rlmm.partition_state(name).value, rows)
+
+
+def counted(rows: Iterable[RemoteLogSegmentMetadata]) -> SegmentTotals:
+    """Return the totals of segments by counting all of them."""
+    live = [row for row in rows if row.state is not _DELETE_FINISHED]
+    finished = [row.segment_size_in_bytes for row in live if row.state is _FINISHED]
+    return SegmentTotals(
+        len(finished), sum(finished), len(live), sum(row.segment_size_in_bytes for row in live)
+    )
 
 
 def _gives_up_the_tier(event: PartitionEvent) -> bool:

@@ -21,6 +21,7 @@ from services.api.partitions import (
     PartitionState,
     PolledLog,
     SeenAnomaly,
+    SegmentTotals,
 )
 from services.api.remote_log_metadata_manager import (
     PartitionLeadership,
@@ -111,7 +112,27 @@ def _summary_to_proto(summary: PartitionSummary) -> pb.PartitionSummary:
     )
     if summary.delete_state is not None:
         message.delete_state = partition_delete_state.to_proto(summary.delete_state)
+    if summary.totals is not None:
+        message.totals.CopyFrom(_totals_to_proto(summary.totals))
     return message
+
+
+def _totals_to_proto(totals: SegmentTotals) -> pb.SegmentTotals:
+    return pb.SegmentTotals(
+        finished_segments=totals.finished_segments,
+        finished_bytes=totals.finished_bytes,
+        live_segments=totals.live_segments,
+        live_bytes=totals.live_bytes,
+    )
+
+
+def _totals_from_proto(message: pb.SegmentTotals) -> SegmentTotals:
+    return SegmentTotals(
+        finished_segments=message.finished_segments,
+        finished_bytes=message.finished_bytes,
+        live_segments=message.live_segments,
+        live_bytes=message.live_bytes,
+    )
 
 
 def _summary_from_proto(message: pb.PartitionSummary) -> PartitionSummary:
@@ -131,6 +152,7 @@ def _summary_from_proto(message: pb.PartitionSummary) -> PartitionSummary:
         read_at_ms=message.read_at_ms,
         cluster_id=message.cluster_id if message.HasField("cluster_id") else None,
         known_since_ms=message.known_since_ms,
+        totals=_totals_from_proto(message.totals) if message.HasField("totals") else None,
     )
 
 

@@ -420,7 +420,7 @@ class ListPartitions(Operation):
                 page_token=token,
             )
             yield tuple(
-                (each.topic_id_partition, each.delete_state, each.revision)
+                (each.topic_id_partition, each.delete_state, each.revision, each.totals)
                 for each in page.partitions
             )
             token = page.next_page_token

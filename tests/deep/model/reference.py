@@ -54,6 +54,7 @@ from services.api.topic_config import StoredTopicConfig, topic_config
 from services.api.validation import require, require_int32, require_int64
 from tests.deep.model.kafka_cache import STARTED
 from tests.deep.model.partition import MARKED, Change, Event, Partition, Topic
+from tests.harness.invariants import counted
 
 MAX_CUSTOM_METADATA_BYTES = 128
 
@@ -403,6 +404,7 @@ class ReferenceRemoteLogMetadataManager:
                 TopicIdPartition(topic_id, each.topic.name, number),
                 each.delete_state,
                 each.revision,
+                totals=counted(each.segments.values()),
             )
             for (topic_id, number), each in sorted(self._partitions.items(), key=lambda it: it[0])
             if each.is_known

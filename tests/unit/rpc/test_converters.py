@@ -19,6 +19,7 @@ from services.api.partitions import (
     PartitionState,
     PolledLog,
     RemotePartitionDeleteState,
+    SegmentTotals,
 )
 from services.api.remote_log_metadata_manager import PartitionPage, PartitionSummary, SegmentPage
 from services.api.remote_storage_manager import LogSegmentData, SegmentChunk, SegmentFile
@@ -263,6 +264,7 @@ def test_topic_settings_are_equal_after_conversion(stored: StoredTopicConfig) ->
                 read_at_ms=OFFSETS,
                 cluster_id=st.none() | st.text("abc", max_size=5),
                 known_since_ms=OFFSETS,
+                totals=st.none() | st.builds(SegmentTotals, OFFSETS, OFFSETS, OFFSETS, OFFSETS),
             ),
             max_size=3,
         ).map(tuple),
