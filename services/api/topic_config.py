@@ -52,6 +52,7 @@ class TopicConfig:
         retention_owner: None if any service may delete; RLM does, and sweeps skip the topic.
         hold: no rule deletes anything of the topic (legal hold).
         sweep_paused: sweeps delete nothing of the topic.
+        owner: whom `sediment usage` counts the topic for; None if not set.
     """
 
     remote_storage_enable: bool | None = None
@@ -66,6 +67,7 @@ class TopicConfig:
     retention_owner: RetentionOwner | None = None
     hold: bool = False
     sweep_paused: bool = False
+    owner: str | None = None
 
     @property
     def effective_local_retention_ms(self) -> int:
@@ -206,6 +208,15 @@ def _owner(name: str, text: str) -> RetentionOwner:
     return RetentionOwner(text)
 
 
+MAX_OWNER_LENGTH = 64
+
+
+def _label(name: str, text: str) -> str:
+    fits = 1 <= len(text) <= MAX_OWNER_LENGTH and text.isprintable() and text == text.strip()
+    require(fits, name, f"must be 1 to {MAX_OWNER_LENGTH} printable characters, is {text[:64]!r}")
+    return text
+
+
 def _cleanup_policy(name: str, text: str) -> None:
     known = text in ("", "delete")
     require(known, name, f"a tiered topic can only have delete, is {text[:64]!r}")
@@ -227,6 +238,7 @@ _SETTINGS: tuple[tuple[str, str, _Reader], ...] = (
     ("sediment.retention.owner", "retention_owner", _owner),
     ("sediment.hold", "hold", _boolean),
     ("sediment.sweep.paused", "sweep_paused", _boolean),
+    ("sediment.owner", "owner", _label),
 )
 
 _FIELDS = {name: attribute for name, attribute, _ in _SETTINGS}

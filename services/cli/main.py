@@ -22,6 +22,7 @@ COMMANDS = {
     "segments": ("segments", "List a partition's segments in the tier."),
     "events": ("segments", "Show who changed a partition, when and why."),
     "explain": ("explain", "Explain why a segment is kept, expires or was deleted."),
+    "usage": ("usage", "Show what the tier holds and costs."),
     "retention": ("retention", "Show what retention would delete now."),
     "reconcile": ("reconcile", "Compare the object store with the metadata."),
     "scrub": ("reconcile", "Read stored segments and verify their checksums."),

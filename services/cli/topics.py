@@ -52,7 +52,7 @@ def list_topics(
 ) -> None:
     """List the topics in the tier with their settings."""
     with connected_rlmm(rlmm, data_dir) as manager:
-        found = [(topic, manager.topic_config(topic.topic_id)) for topic in _topics(manager)]
+        found = [(topic, manager.topic_config(topic.topic_id)) for topic in known_topics(manager)]
     if output is Format.JSON:
         for topic, stored in found:
             print_json(_as_json(topic, stored))
@@ -157,7 +157,7 @@ def delete_topic(
     )
 
 
-def _topics(manager: RemoteLogMetadataManager, name: str = "") -> list[KnownTopic]:
+def known_topics(manager: RemoteLogMetadataManager, name: str = "") -> list[KnownTopic]:
     """List the topics in the tier, or those of one name, ordered by name and id."""
     found: dict[UUID, KnownTopic] = {}
     for summary in all_partitions(manager, topic=name):
@@ -175,7 +175,7 @@ def find_topic(manager: RemoteLogMetadataManager, text: str) -> KnownTopic:
         InvalidRequestError: TOPIC_ID is not an id.
     """
     id_text, colon, name = text.rpartition(":")
-    found = _topics(manager, name) if name else []
+    found = known_topics(manager, name) if name else []
     if colon:
         topic_id = uuid_from_text(id_text, "topic id")
         found = [topic for topic in found if topic.topic_id == topic_id]

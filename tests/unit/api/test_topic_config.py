@@ -59,6 +59,7 @@ def test_all_settings_together() -> None:
         "sediment.retention.owner": "sweep",
         "sediment.hold": "true",
         "sediment.sweep.paused": "true",
+        "sediment.owner": "team payments",
     }
     expected = TopicConfig(
         remote_storage_enable=True,
@@ -73,6 +74,7 @@ def test_all_settings_together() -> None:
         retention_owner=RetentionOwner.SWEEP,
         hold=True,
         sweep_paused=True,
+        owner="team payments",
     )
     assert topic_config(entries) == expected
     assert StoredTopicConfig(UUID(int=1), "orders", entries, 3).config == expected
@@ -268,3 +270,9 @@ def test_whether_the_tier_may_be_deleted_is_to_be_said_with_the_change() -> None
 )
 def test_every_other_change_is_taken(before: Mapping[str, str], after: Mapping[str, str]) -> None:
     check_change(topic_config(before), topic_config(after))
+
+
+@pytest.mark.parametrize("text", ["", " team", "a" * 65, "te\x1bam"])
+def test_an_owner_is_a_short_printable_text(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"sediment\.owner: must be 1 to 64 printable"):
+        topic_config({"sediment.owner": text})

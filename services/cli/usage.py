@@ -1,0 +1,261 @@
+"""Show what the tier holds and costs, by topic or by owner: `sediment usage`."""
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Any
+from uuid import UUID
+
+import pyarrow as pa
+import typer
+
+from services.api.ids import uuid_to_text
+from services.api.partitions import NO_SEGMENTS, SegmentTotals
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.segment_batches import SegmentScan
+from services.api.segments import RemoteLogSegmentState
+from services.cli.connections import DataDir, JsonOrTable, Rlmm, command_group, connected_rlmm
+from services.cli.output import (
+    EXIT_FAILED,
+    CommandError,
+    Format,
+    print_json,
+    print_table,
+    size_text,
+)
+from services.cli.topics import KnownTopic, find_topic, known_topics
+
+app = command_group()
+
+DAY_MS = 86_400_000
+GIB = 1 << 30
+DAYS = (1, 7, 30)
+NO_OWNER = "-"
+
+
+class By(StrEnum):
+    """What a row of the output stands for."""
+
+    TOPIC = "topic"
+    OWNER = "owner"
+
+
+@dataclass
+class Ages:
+    """The finished bytes by age, read by a scan of the segments.
+
+    Attributes:
+        by_age: by the newest record's age: under 1, 7 and 30 days, and older; each byte once.
+        copied: copied within the last 1, 7 and 30 days, and still there.
+    """
+
+    by_age: list[int] = field(default_factory=lambda: [0] * (len(DAYS) + 1))
+    copied: list[int] = field(default_factory=lambda: [0] * len(DAYS))
+
+    def count(self, now_ms: int, max_timestamp_ms: int, copied_at_ms: int, size: int) -> None:
+        """Count a segment; one whose records have no time is as old as its copy."""
+        newest_ms = copied_at_ms if max_timestamp_ms < 0 else max_timestamp_ms
+        is_younger = [now_ms - newest_ms < days * DAY_MS for days in DAYS]
+        self.by_age[[*is_younger, True].index(True)] += size
+        for place, days in enumerate(DAYS):
+            self.copied[place] += size * (now_ms - copied_at_ms < days * DAY_MS)
+
+    def add(self, other: "Ages") -> None:
+        self.by_age = [a + b for a, b in zip(self.by_age, other.by_age, strict=True)]
+        self.copied = [a + b for a, b in zip(self.copied, other.copied, strict=True)]
+
+
+@dataclass
+class Usage:
+    """What the tier holds of a topic, of an owner's topics, or of all."""
+
+    name: str
+    topic_id: UUID | None = None
+    owner: str | None = None
+    topics: int = 0
+    partitions: int = 0
+    totals: SegmentTotals = NO_SEGMENTS
+    ages: Ages = field(default_factory=Ages)
+
+    def add(self, other: "Usage") -> None:
+        self.topics += other.topics
+        self.partitions += other.partitions
+        self.totals += other.totals
+        self.ages.add(other.ages)
+
+
+def _price(value: float | None) -> float | None:
+    if value is not None and not (math.isfinite(value) and value >= 0):
+        raise typer.BadParameter("must be a number, 0 or more")
+    return value
+
+
+@app.command()
+def usage(
+    topics: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC]...",
+            help="For example orders, or TOPIC_ID:orders if several topics have had this name. "
+            "Default: all topics.",
+        ),
+    ] = None,
+    by: Annotated[By, typer.Option(help="One row for each topic or for each owner.")] = By.TOPIC,
+    ages: Annotated[
+        bool,
+        typer.Option("--ages", help="Also read all segments, for bytes by age and growth."),
+    ] = False,
+    price_per_gib_month: Annotated[
+        float | None,
+        typer.Option(metavar="PRICE", callback=_price, help="What a GiB costs for a month."),
+    ] = None,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Show what the tier holds and costs.
+
+    Sizes are of logs, without indexes. The owner of a topic is its setting
+    sediment.owner. Reads totals, which RLMM keeps; only --ages reads segments.
+
+    \b
+    Exit codes:
+      0  shown
+      2  unknown topic; nothing was shown
+      3  RLMM could not be reached, or is of a release without totals
+    """
+    with connected_rlmm(rlmm, data_dir) as manager:
+        rows = [_usage_of(manager, topic) for topic in _chosen(manager, topics or [])]
+        if ages:
+            _read_ages(manager, rows, topics or [])
+    if by is By.OWNER:
+        rows = _by_owner(rows)
+    if output is Format.JSON:
+        for row in rows:
+            print_json(_as_json(row, by, price_per_gib_month, has_ages=ages))
+        return
+    _print(rows, by, price_per_gib_month)
+    if ages:
+        _print_ages(rows, by)
+
+
+def _chosen(manager: RemoteLogMetadataManager, names: Sequence[str]) -> list[KnownTopic]:
+    if not names:
+        return known_topics(manager)
+    found = {topic.topic_id: topic for topic in (find_topic(manager, name) for name in names)}
+    return list(found.values())
+
+
+def _usage_of(manager: RemoteLogMetadataManager, topic: KnownTopic) -> Usage:
+    totals = NO_SEGMENTS
+    for partition in topic.partitions:
+        if partition.totals is None:
+            raise CommandError(
+                "this RLMM is of an earlier release, which sends no totals; upgrade it", EXIT_FAILED
+            )
+        totals += partition.totals
+    owner = manager.topic_config(topic.topic_id).config.owner
+    return Usage(topic.name, topic.topic_id, owner, 1, len(topic.partitions), totals)
+
+
+def _read_ages(
+    manager: RemoteLogMetadataManager, rows: Sequence[Usage], topics: Sequence[str]
+) -> None:
+    """Count the ages of all finished segments of the rows' topics."""
+    by_id = {str(row.topic_id): row.ages for row in rows}
+    now_ms = time.time_ns() // 1_000_000
+    for name in sorted({row.name for row in rows}) if topics else [""]:
+        for topic_id, max_timestamp_ms, copied_at_ms, size in _finished(manager, name):
+            if topic_id in by_id:
+                by_id[topic_id].count(now_ms, max_timestamp_ms, copied_at_ms, size)
+
+
+def _finished(manager: RemoteLogMetadataManager, topic: str) -> Iterator[tuple[Any, ...]]:
+    columns = ("topic_id", "max_timestamp_ms", "event_timestamp_ms", "segment_size_in_bytes")
+    states = (RemoteLogSegmentState.COPY_SEGMENT_FINISHED,)
+    for batch in manager.scan_remote_log_segments(SegmentScan(states=states, topic=topic)):
+        with pa.ipc.open_stream(batch.arrow_ipc) as stream:
+            for part in stream:
+                yield from zip(*(part.column(name).to_pylist() for name in columns), strict=True)
+
+
+def _by_owner(rows: Iterable[Usage]) -> list[Usage]:
+    """Sum up the rows of each owner; topics without an owner come last."""
+    owners: dict[str | None, Usage] = {}
+    for row in rows:
+        owners.setdefault(row.owner, Usage(row.owner or NO_OWNER, owner=row.owner)).add(row)
+    return sorted(owners.values(), key=lambda each: (each.owner is None, each.name))
+
+
+def _cost(row: Usage, price: float | None) -> float | None:
+    """Return what a month costs, also of segments that are being copied or deleted."""
+    return None if price is None else row.totals.live_bytes / GIB * price
+
+
+def _as_json(row: Usage, by: By, price: float | None, *, has_ages: bool) -> dict[str, object]:
+    cost, totals = _cost(row, price), row.totals
+    described: dict[str, object] = {"owner": row.owner, "topics": row.topics}
+    if by is By.TOPIC and row.topic_id is not None:
+        topic_id = uuid_to_text(row.topic_id)
+        described = {"topic": row.name, "topic_id": topic_id, "owner": row.owner}
+    described |= {
+        "partitions": row.partitions,
+        "finished_segments": totals.finished_segments,
+        "finished_bytes": totals.finished_bytes,
+        "live_segments": totals.live_segments,
+        "live_bytes": totals.live_bytes,
+    }
+    if cost is not None:
+        described["cost_per_month"] = round(cost, 6)
+    if has_ages:
+        names = [f"under_{days}d" for days in DAYS]
+        described["bytes_by_age"] = dict(zip([*names, "older"], row.ages.by_age, strict=True))
+        names = [f"last_{days}d" for days in DAYS]
+        described["bytes_copied"] = dict(zip(names, row.ages.copied, strict=True))
+    return described
+
+
+def _sum(rows: Iterable[Usage]) -> Usage:
+    total = Usage("sum")
+    for row in rows:
+        total.add(row)
+    return total
+
+
+def _print(rows: Sequence[Usage], by: By, price: float | None) -> None:
+    has_owners = by is By.TOPIC and any(row.owner for row in rows)
+    columns = [
+        by.value,
+        *(["owner"] if has_owners else []),
+        *(["topics"] if by is By.OWNER else []),
+    ]
+    columns += ["partitions", "segments", "size", *(["per month"] if price is not None else [])]
+
+    def cells(row: Usage) -> Iterator[object]:
+        yield row.name
+        if has_owners:
+            yield row.owner or NO_OWNER
+        if by is By.OWNER:
+            yield row.topics
+        yield row.partitions
+        yield row.totals.finished_segments
+        yield size_text(row.totals.finished_bytes)
+        if (cost := _cost(row, price)) is not None:
+            yield f"{cost:,.2f}"
+
+    print_table("Usage", columns, [list(cells(row)) for row in [*rows, _sum(rows)]])
+
+
+def _print_ages(rows: Sequence[Usage], by: By) -> None:
+    classes = [*(f"< {days} d" for days in DAYS), "older"]
+    columns = [by.value, *classes, *(f"copied {days} d" for days in DAYS[:2])]
+    print_table(
+        "Ages of the newest records, and what was copied",
+        columns,
+        [
+            [row.name, *map(size_text, [*row.ages.by_age, *row.ages.copied[:2]])]
+            for row in [*rows, _sum(rows)]
+        ],
+    )
