@@ -16,11 +16,10 @@ from uuid import uuid4
 
 from services.common.printable import printable
 from spark_jobs.engines import open_local, open_spark, prefers_spark
-from spark_jobs.local_engine import TooManySegmentsError
 from spark_jobs.options import SweepOptions
 from spark_jobs.report import SEGMENTS_SUFFIX, SweepReport
 from spark_jobs.scratch import scratch_directory
-from spark_jobs.stages import Engine
+from spark_jobs.stages import Engine, TooManySegmentsError
 from spark_jobs.sweep import Say, SweepRun
 from spark_jobs.sweep_error import EXIT_REFUSED, SweepError, service_errors
 

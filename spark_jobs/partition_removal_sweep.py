@@ -58,6 +58,7 @@ def run(engine: Engine, this: SweepRun, config: Config) -> SweepReport:
     deleter, retrying = Deleter(plan_id=this.plan_id), services.retrying()
     with services.connected_rlmm() as rlmm:
         partitions = deleted_partitions(rlmm, retrying, options.topics)
+        engine.require_room(sum(partitions["live_segments"].to_pylist()))
         enough = -(-partitions.num_rows // PARTITIONS_PER_TASK)
         stages = Stages(
             inputs=partitions,

@@ -110,9 +110,10 @@ REMOVALS_SCHEMA = pa.schema(
         pa.field("delete_state", pa.string()),
         pa.field("marked_at_ms", pa.int64()),
         pa.field("read_at_ms", pa.int64()),
+        pa.field("live_segments", pa.int64()),
     ]
 )
-"""The partitions that are being deleted, each a PartitionSummary."""
+"""The partitions that are being deleted, each a PartitionSummary with its segments."""
 
 ROWS_PER_BATCH = 1_000
 

@@ -59,11 +59,13 @@ class Scope:
         scans: SCANS_SCHEMA.
         tasks: that share them.
         skipped: by topic, topic id and number, why.
+        segments: of the partitions that are not skipped, as far as RLMM sends totals.
     """
 
     scans: pa.Table
     tasks: int
     skipped: Mapping[tuple[str, str, int], str]
+    segments: int
 
 
 def retention_scope(
@@ -73,7 +75,7 @@ def retention_scope(
 
     Of the others only what is marked already is scanned.
     """
-    sizes, skipped = Counter[str](), {}
+    sizes, skipped, segments = Counter[str](), {}, 0
     reasons: dict[UUID, str | None] = {}
     for name in topics or [""]:
         for summary in _summaries(rlmm, retrying, name):
@@ -84,6 +86,7 @@ def retention_scope(
             why = reasons[tp.topic_id]
             if why is None:
                 sizes[tp.topic] += 1
+                segments += live_segments(summary)
             else:
                 skipped[tp.topic, str(tp.topic_id), tp.partition] = why
     rows: list[Row] = []
@@ -94,7 +97,14 @@ def retention_scope(
     others = sorted({topic for topic, _, _ in skipped if topic not in sizes}) if topics else [""]
     rows += (_scan(name, 0, 1, [_DELETING.name], sorted(sizes)) for name in others)
     tasks = max(2 * parallelism, -(-sizes.total() // PARTITIONS_PER_TASK))
-    return Scope(pa.Table.from_pylist(rows, SCANS_SCHEMA), min(tasks, len(rows) or 1), skipped)
+    return Scope(
+        pa.Table.from_pylist(rows, SCANS_SCHEMA), min(tasks, len(rows) or 1), skipped, segments
+    )
+
+
+def live_segments(summary: PartitionSummary) -> int:
+    """Return the partition's segments; 0 if an RLMM of an earlier release sends no totals."""
+    return 0 if summary.totals is None else summary.totals.live_segments
 
 
 def _scan(
@@ -329,6 +339,7 @@ def deleted_partitions(
             "delete_state": None if each.delete_state is None else each.delete_state.name,
             "marked_at_ms": each.marked_at_ms,
             "read_at_ms": each.read_at_ms,
+            "live_segments": live_segments(each),
         }
         for topic in topics or [""]
         for each in _summaries(rlmm, retrying, topic, _BEING_DELETED)

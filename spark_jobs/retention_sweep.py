@@ -55,6 +55,7 @@ def run(engine: Engine, this: SweepRun, config: Config) -> SweepReport:
     grace_ms, retrying = config.copy_grace_ms, services.retrying()
     with services.connected_rlmm() as rlmm:
         scope = retention_scope(rlmm, retrying, options.topics, engine.parallelism)
+        engine.require_room(scope.segments)
         stages = Stages(
             inputs=scope.scans,
             plan_tasks=scope.tasks,

@@ -44,6 +44,9 @@ class SparkEngine:
     def parallelism(self) -> int:
         return int(self._spark.sparkContext.defaultParallelism)
 
+    def require_room(self, segments: int) -> None:
+        """Accept any number."""
+
     def scatter(
         self, name: str, task: Task, rows: pa.Table, schema: pa.Schema, tasks: int
     ) -> Stored:

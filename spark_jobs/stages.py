@@ -46,6 +46,10 @@ class Selection:
 EVERYTHING = Selection()
 
 
+class TooManySegmentsError(Exception):
+    """The tier has more segments than the engine was made for."""
+
+
 class Engine(Protocol):
     """Run the stages of a sweep.
 
@@ -61,6 +65,10 @@ class Engine(Protocol):
     @property
     def parallelism(self) -> int:
         """How many tasks run at once."""
+        ...
+
+    def require_room(self, segments: int) -> None:
+        """Raise TooManySegmentsError if the engine does not plan so many segments."""
         ...
 
     def scatter(

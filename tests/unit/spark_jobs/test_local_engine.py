@@ -11,10 +11,10 @@ from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.retention import Deletion, DeletionReason
 from services.api.topic_config import TopicConfig
-from spark_jobs.local_engine import LocalEngine, TooManySegmentsError
+from spark_jobs.local_engine import LocalEngine
 from spark_jobs.options import SweepOptions
 from spark_jobs.plan import PLAN_SCHEMA, SEGMENT, PartitionPlan, Row, batches_of, rows_in, rows_of
-from spark_jobs.stages import EVERYTHING, Selection, Stored
+from spark_jobs.stages import EVERYTHING, Selection, Stored, TooManySegmentsError
 from spark_jobs.sweep import Stages, SweepRun, sweep
 from spark_jobs.sweep_error import EXIT_FAILED, SweepError
 from spark_jobs.waves import Wave
@@ -143,6 +143,14 @@ def test_a_tier_that_is_too_large_is_noticed_by_its_plan(tmp_path: Path) -> None
         LocalEngine(tmp_path, max_segments=4).scatter(
             "again", plan_rows, sizes(3, 2), PLAN_SCHEMA, 1
         )
+
+
+def test_a_tier_that_is_too_large_is_noticed_by_its_totals(tmp_path: Path) -> None:
+    LocalEngine(tmp_path).require_room(1_000_000_000)
+    engine = LocalEngine(tmp_path, max_segments=4)
+    engine.require_room(4)
+    with pytest.raises(TooManySegmentsError):
+        engine.require_room(5)
 
 
 class SeparateDisks(LocalEngine):
