@@ -68,6 +68,7 @@ def test_a_record_that_differs_is_named() -> None:
     assert "now: offset 1: is not as it was sent" in rest
 
 
+@pytest.mark.deep
 def test_a_directory_without_a_broker_is_logged_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "demos", "broker", "--kafka", str(tmp_path)],

@@ -77,6 +77,7 @@ def test_unknown_kind_or_topic_is_refused_in_one_line(rlmm: RlmmProcess) -> None
     assert "the tier has no topic nobody" in rlmm.refusal("anomalies", "--topic=nobody")
 
 
+@pytest.mark.deep
 def test_escapes_in_keys_and_details_are_shown_escaped(rlmm: RlmmProcess) -> None:
     odd = Anomaly(
         AnomalyKind.CORRUPT_OBJECT, UUID(int=3), 0, random_uuid(), "a\x1b[2J", "\u202ex\r"

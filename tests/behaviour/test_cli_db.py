@@ -67,6 +67,7 @@ def test_a_dead_database_is_named_and_its_password_is_not(dead_endpoint: str, co
     assert PASSWORD not in done.stderr + done.stdout
 
 
+@pytest.mark.deep
 def test_a_database_as_it_should_be_has_no_problems(database_url: str) -> None:
     done = sediment_db("check", database_url, "-o", "json")
     assert (done.returncode, json.loads(done.stdout)) == (0, {"problems": []})
@@ -143,6 +144,7 @@ def test_schema_changes_of_a_later_release_are_no_problem(database_url: str) -> 
     assert missing == {"table request_outcomes", "view report_events"}
 
 
+@pytest.mark.deep
 def test_the_servers_session_defaults_are_checked_not_our_own_sessions(database_url: str) -> None:
     name = database_url.rpartition("/")[2]
     execute(database_url, f'ALTER DATABASE "{name}" SET synchronous_commit = off')
@@ -153,6 +155,7 @@ def test_the_servers_session_defaults_are_checked_not_our_own_sessions(database_
     assert check_schema(database_url) == []
 
 
+@pytest.mark.deep
 def test_a_server_that_may_lose_changes_is_reported(server_directory: Path) -> None:
     with EmbeddedPostgres(server_directory / "careless", {"fsync": "off"}) as server:
         url = server.create_database("careless")
@@ -194,6 +197,7 @@ def test_reports_may_read_the_views_and_no_table(database_url: str) -> None:
             connection.execute("DELETE FROM report_topics")
 
 
+@pytest.mark.deep
 def test_upgrade_succeeds_without_the_right_to_create_roles(server_directory: Path) -> None:
     # On a server of its own: roles are those of the whole server.
     with EmbeddedPostgres(server_directory / "roles") as server:
@@ -222,6 +226,7 @@ def test_problem_has_its_object_and_its_reason(empty_database_url: str) -> None:
     )
 
 
+@pytest.mark.deep
 def test_the_deployment_id_is_made_once_and_shown(empty_database_url: str) -> None:
     before = sediment_db("deployment-id", empty_database_url)
     assert (before.returncode, before.stdout) == (3, "")

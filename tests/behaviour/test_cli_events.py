@@ -94,6 +94,7 @@ def test_a_deleted_partition_is_named_by_its_topic_id(
     assert [event["to_state"] for event in printed][-1] == "DELETE_PARTITION_FINISHED"
 
 
+@pytest.mark.deep
 def test_a_wrong_segment_id_is_refused_in_one_line(rlmm: RlmmProcess) -> None:
     refused = rlmm.refusal("events", "orders-0", "--segment", "x")
     assert "--segment: must be 22 characters" in refused

@@ -390,6 +390,7 @@ def test_an_offset_that_was_lost_right_behind_an_emptied_tier_says_so(log: Log) 
     assert "holds offset 32: LOST_BEFORE_COPY, offsets 30-34" in line
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("arguments", [["no-id"], [str(random_uuid()), "--offset", "1"]])
 def test_wrong_arguments_are_refused(log: Log, arguments: list[str]) -> None:
     assert log.rlmm.refusal("explain", log.text, *arguments).startswith("sediment: ")

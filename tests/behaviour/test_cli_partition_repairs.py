@@ -175,6 +175,7 @@ def test_an_empty_reason_is_none(
     assert delete_states(rlmm, tp)[1] is MARKED
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("answer", "code", "revision"), [("n", 2, 1), ("y", 0, 2)], ids=["no", "yes"]
 )
@@ -188,6 +189,7 @@ def test_on_a_terminal_a_reset_is_asked_about(
     assert ("nothing was changed" in done.stderr) is (answer == "n")
 
 
+@pytest.mark.deep
 def test_epoch_changed_during_the_prompt_is_not_reset(
     rlmm: RlmmProcess, tp: TopicIdPartition
 ) -> None:
@@ -202,6 +204,7 @@ def test_epoch_changed_during_the_prompt_is_not_reset(
     assert not highest_is_below(rlmm, tp, 900)
 
 
+@pytest.mark.deep
 def test_other_changes_during_the_prompt_do_not_stop_the_reset(
     rlmm: RlmmProcess, tp: TopicIdPartition
 ) -> None:
@@ -210,6 +213,7 @@ def test_other_changes_during_the_prompt_do_not_stop_the_reset(
     assert highest_is_below(rlmm, tp, 5)
 
 
+@pytest.mark.deep
 def test_removal_during_the_prompt_is_reported_in_one_line(
     rlmm: RlmmProcess, tp: TopicIdPartition
 ) -> None:
@@ -256,6 +260,7 @@ def reset_when_asked(
     return subprocess.CompletedProcess(command, process.returncode, output.decode(), reported)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "option", [["--rlm", "localhost:1"], ["--data-dir", "/nowhere"], ["-o", "json"]], ids=str
 )

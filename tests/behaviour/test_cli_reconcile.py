@@ -59,6 +59,7 @@ def test_orphans_are_reported_then_deleted_and_a_sound_tier_stays(
     )
 
 
+@pytest.mark.deep
 def test_anomaly_that_needs_an_operator_has_its_own_exit_code(
     rlmm: RlmmProcess, rsm: ServedRsm, store: FilesystemStorage
 ) -> None:

@@ -72,6 +72,7 @@ def test_a_sound_tier_is_verified_in_parts(rlmm: RlmmProcess, rsm: ServedRsm) ->
     assert sum(reported["verified"] for _, reported in parts) == 3
 
 
+@pytest.mark.deep
 def test_a_changed_byte_is_an_exit_code_and_an_anomaly(
     rlmm: RlmmProcess, rsm: ServedRsm, store: FilesystemStorage
 ) -> None:

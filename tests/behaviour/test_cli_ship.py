@@ -401,6 +401,7 @@ def test_a_service_that_is_away_is_named_once(world: World, away: str, tmp_path:
     assert "3 partition(s) are not finished" in line
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_interrupted_run_says_in_one_line_to_run_it_again(sent: signal.Signals) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
@@ -422,6 +423,7 @@ def test_interrupted_run_says_in_one_line_to_run_it_again(sent: signal.Signals) 
     assert errors == f"sediment: {said}\n"
 
 
+@pytest.mark.deep
 def test_a_name_that_several_topics_have_had_must_be_made_plain(
     world: World, held_back: Shipped, mended: Shipped
 ) -> None:

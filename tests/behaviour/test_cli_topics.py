@@ -163,6 +163,7 @@ def test_setting_put_concurrently_by_another_client_is_kept(rlmm: RlmmProcess, t
     assert dict(after.entries) == {"sediment.hold": "true", "retention.ms": "5"}
 
 
+@pytest.mark.deep
 def test_an_rlmm_that_is_away_is_reported_in_one_line(tmp_path: Path) -> None:
     nobody = RlmmProcess("127.0.0.1:1", None)  # type: ignore[arg-type]  # is not asked anything
     done = nobody.sediment("topics", "list")

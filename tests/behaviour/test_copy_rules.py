@@ -370,6 +370,7 @@ def throttled_rlm(stack: Stack, log_dir: Path) -> BrokerRemoteLogManager:
     return rlm_of(stack, log_dir, limits=limits)
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("files")
 def test_while_the_quota_keeps_some_waiting_the_others_have_their_passes(
     stack: Stack, log_dir: Path
@@ -400,6 +401,7 @@ def told_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if "is not copied" in r.getMessage()]
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("files")
 def test_the_reason_why_a_topic_is_not_copied_is_logged_once(
     stack: Stack, log_dir: Path, caplog: pytest.LogCaptureFixture

@@ -307,6 +307,7 @@ def test_a_list_without_a_filter_needs_all_topics(world: World) -> None:
     assert world.reached.methods == []
 
 
+@pytest.mark.deep
 def test_a_good_identity_reaches_every_service(world: World) -> None:
     """The other tests could fail: what they deny is served to others."""
     for security in (
@@ -319,6 +320,7 @@ def test_a_good_identity_reaches_every_service(world: World) -> None:
     world.reached.methods.clear()
 
 
+@pytest.mark.deep
 def test_an_identity_that_the_policy_no_longer_names_may_call_nothing(world: World) -> None:
     removed = world.deployment.client("removed")
     for rpc in RPCS:

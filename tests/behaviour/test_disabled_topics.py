@@ -129,6 +129,7 @@ def lines(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
     return [r.getMessage() for r in caplog.records if text in r.getMessage()]
 
 
+@pytest.mark.deep
 def test_a_disabled_topic_is_deleted_from_the_tier_and_led_as_before(
     stack: Stack, finding: Finding, files: PartitionFiles
 ) -> None:
@@ -151,6 +152,7 @@ def test_a_disabled_topic_is_deleted_from_the_tier_and_led_as_before(
     assert isinstance(read(rlm, 10), bytes)
 
 
+@pytest.mark.deep
 def test_disabled_topic_is_deleted_only_once(
     stack: Stack, finding: Finding, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -168,6 +170,7 @@ def test_disabled_topic_is_deleted_only_once(
     assert lines(caplog, "task failed") == []
 
 
+@pytest.mark.deep
 def test_enabled_again_all_that_is_local_is_in_the_tier_again(
     stack: Stack, finding: Finding, files: PartitionFiles
 ) -> None:
@@ -206,6 +209,7 @@ def test_nothing_less_than_both_settings_deletes_and_a_hold_keeps(
     assert len(reported) == (1 if settings in (NOT_ENABLED, HELD, PAUSED) else 0)
 
 
+@pytest.mark.deep
 def test_disabled_topic_on_hold_is_deleted_after_the_hold(stack: Stack, finding: Finding) -> None:
     rlm = finding.leader()
     put(stack, HELD)
@@ -235,6 +239,7 @@ def test_settings_that_are_known_here_alone_delete_nothing(stack: Stack, static:
     assert stack.ranges() == ALL
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "at", ["raise_log_start_offset", "update_remote_log_segment_metadata_batch"]
 )
@@ -263,6 +268,7 @@ def test_enabled_while_it_is_being_disabled_nothing_more_is_marked(
     assert gaps(stack) == ()
 
 
+@pytest.mark.deep
 def test_rlmm_that_is_away_is_asked_again(stack: Stack, finding: Finding) -> None:
     is_away = True
 
@@ -310,6 +316,7 @@ def test_a_follower_deletes_nothing(stack: Stack, polled: Finding) -> None:
     assert stack.ranges() == ALL
 
 
+@pytest.mark.deep
 def test_a_role_that_is_received_meanwhile_is_applied_afterwards(
     stack: Stack, polled: Finding, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -329,6 +336,7 @@ def test_a_role_that_is_received_meanwhile_is_applied_afterwards(
     assert tier_is_empty(stack)
 
 
+@pytest.mark.deep
 def test_a_role_that_ends_meanwhile_does_not_begin_again(stack: Stack, polled: Finding) -> None:
     def moved_meanwhile(*args: Any, **kwargs: Any) -> Any:
         elsewhere = PartitionView(THEIRS, EPOCH, frozenset({THEIRS}))
@@ -344,6 +352,7 @@ def test_a_role_that_ends_meanwhile_does_not_begin_again(stack: Stack, polled: F
     assert tier_is_empty(stack)
 
 
+@pytest.mark.deep
 def test_a_log_that_goes_and_comes_while_it_is_being_disabled_is_led_again(
     stack: Stack, static: Finding, files: PartitionFiles
 ) -> None:

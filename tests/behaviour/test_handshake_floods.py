@@ -113,6 +113,7 @@ def test_a_flood_of_bad_handshakes_logs_nothing(
             SegmentObjectsClient(channel, rsm.address).list_segment_objects(ObjectQuery())
 
 
+@pytest.mark.deep
 def test_without_the_variable_each_bad_handshake_is_a_line(
     deployment: Deployment, bad: BadCertificates, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def test_retention_deletes_from_the_index_cache(
     assert kept(index_dir) == names(staying)
 
 
+@pytest.mark.deep
 def test_topic_removal_deletes_from_the_index_cache(
     stack: Stack, rlm: BrokerRemoteLogManager, index_dir: Path
 ) -> None:

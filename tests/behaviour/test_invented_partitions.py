@@ -156,6 +156,7 @@ def test_a_partition_that_rlmm_knows_is_followed_without_a_folder(
     assert [s.topic_id_partition for s in all_partitions(stack.rlmm)] == [PAYROLL]
 
 
+@pytest.mark.deep
 def test_topics_beyond_the_limit_share_one_label(rlm: Any, client: Client, log_dir: Path) -> None:
     real = topics("real", 5)
     for name in real:

@@ -109,6 +109,7 @@ def test_no_kafka_client(plugin: Path, kafka: Path, monkeypatch: pytest.MonkeyPa
     assert f"not installed; {how_to_install('kafka-demo', 'install-kafka')}" in str(error)
 
 
+@pytest.mark.deep
 def test_the_command_says_so_in_a_line(tmp_path: Path, kafka: Path) -> None:
     arguments = ["--plugin", str(tmp_path / "no.jar"), "--kafka", str(kafka)]
     done = subprocess.run(

@@ -120,6 +120,7 @@ def test_tiered_segments_leave_the_disk_and_stay_readable(
     assert stack.rlmm.partition_state(NAME).value.log_start_offset == 0
 
 
+@pytest.mark.deep
 def test_segments_rolled_later_are_copied_and_leave_the_disk(
     stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles, written: bytes
 ) -> None:
@@ -157,6 +158,7 @@ def test_by_time(
     assert here(files) == left
 
 
+@pytest.mark.deep
 def test_by_size(
     stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles, written: bytes
 ) -> None:
@@ -262,6 +264,7 @@ def test_while_a_service_is_away_nothing_goes_and_the_pass_says_so(
     assert "local retention: on purpose" in caplog.text
 
 
+@pytest.mark.deep
 def test_the_store_goes_away_half_way(
     stack: Stack,
     rlm: BrokerRemoteLogManager,
@@ -350,6 +353,7 @@ def test_without_leader_epochs_nothing_goes(
     assert "leader-epoch-checkpoint" in caplog.text
 
 
+@pytest.mark.deep
 def test_a_segment_that_is_being_deleted_from_the_tier_stays_until_it_is_copied_again(
     stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles, written: bytes
 ) -> None:
@@ -400,6 +404,7 @@ def test_below_the_log_start_all_goes_copied_or_not(
     assert read(rlm, 25) != FetchError.OFFSET_OUT_OF_RANGE
 
 
+@pytest.mark.deep
 def test_a_log_that_ends_below_the_log_start_is_left_alone(
     stack: Stack,
     rlm: BrokerRemoteLogManager,
@@ -483,6 +488,7 @@ def test_one_fetch_outlives_every_segment_that_goes_before_it_comes_there(
     assert here(files) == [60]
 
 
+@pytest.mark.deep
 def test_fetches_meanwhile_miss_nothing(
     stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles, written: bytes
 ) -> None:

@@ -64,6 +64,7 @@ def test_it_is_named_before_anything_behind_it_is_rolled(
     assert (stack.ranges(), gaps(stack)) == ([], (OffsetGap(60, 74),))
 
 
+@pytest.mark.deep
 def test_the_watermark_stays_before_it_until_it_is_recorded(
     stack: Stack, log_dir: Path, lost: PartitionFiles
 ) -> None:

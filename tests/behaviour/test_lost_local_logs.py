@@ -240,6 +240,7 @@ def new_log(log_dir: Path, rolled: int) -> PartitionFiles:
     return files
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("rolled", [0, 3])
 def test_a_log_that_ends_below_the_tiers_log_start_is_held_back_and_reported(
     stack: Stack, log_dir: Path, files: PartitionFiles, tmp_path: Path, rolled: int

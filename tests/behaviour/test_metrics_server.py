@@ -26,6 +26,7 @@ def cleanup() -> Iterator[ExitStack]:
         yield cleanup
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 def test_metrics_are_served_beside_connections_that_do_nothing(
     cleanup: ExitStack, host: str

@@ -626,6 +626,7 @@ class ReturnedEvents:
         return getattr(self._rlmm, name)
 
 
+@pytest.mark.deep
 def test_metadata_is_asked_for_many_uploads_and_many_deleted_segments_at_once(
     tier: SmallTier, rsm: ObjectRemoteStorageManager, store: FilesystemStorage
 ) -> None:

@@ -79,6 +79,7 @@ def reported(stack: Stack) -> list[TopicIdPartition]:
     return [name for name in NAMES if stack.rlmm.partition_state(name).value.report is not None]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("error", [RetriableRemoteStorageError("away"), ThrottledError("full")])
 def test_while_rsm_is_away_one_call_per_pass_and_other_reports_continue(
     stack: Stack, rlm: BrokerRemoteLogManager, epochs: Epochs, error: RemoteStorageError
@@ -95,6 +96,7 @@ def test_while_rsm_is_away_one_call_per_pass_and_other_reports_continue(
     assert reported(stack) == NAMES
 
 
+@pytest.mark.deep
 def test_a_pass_that_broke_off_ends_as_retriable(
     rlm: BrokerRemoteLogManager, epochs: Epochs, limited_log: pytest.LogCaptureFixture
 ) -> None:
@@ -107,6 +109,7 @@ def test_a_pass_that_broke_off_ends_as_retriable(
     assert {record.exc_info for record in limited_log.records} == {None}
 
 
+@pytest.mark.deep
 def test_unreadable_location_delays_other_reports_by_one_pass(
     stack: Stack, rlm: BrokerRemoteLogManager, epochs: Epochs
 ) -> None:
@@ -119,6 +122,7 @@ def test_unreadable_location_delays_other_reports_by_one_pass(
     assert reported(stack) == [name for name in NAMES if name != sick]
 
 
+@pytest.mark.deep
 def test_lost_index_does_not_delay_other_reports(
     stack: Stack, rlm: BrokerRemoteLogManager, epochs: Epochs
 ) -> None:
@@ -128,6 +132,7 @@ def test_lost_index_does_not_delay_other_reports(
     assert reported(stack) == NAMES[1:]
 
 
+@pytest.mark.deep
 def test_however_many_are_lost_they_do_not_fill_the_log(
     stack: Stack,
     rlm: BrokerRemoteLogManager,
@@ -142,6 +147,7 @@ def test_however_many_are_lost_they_do_not_fill_the_log(
     assert len(result) == LINES_PER_WINDOW
 
 
+@pytest.mark.deep
 def test_reports_that_are_refused_again_and_again_do_not_fill_the_log(
     stack: Stack, log_dir: Path, limited_log: pytest.LogCaptureFixture
 ) -> None:
@@ -157,6 +163,7 @@ def test_reports_that_are_refused_again_and_again_do_not_fill_the_log(
     assert len(result) == LINES_PER_WINDOW
 
 
+@pytest.mark.deep
 def test_retention_fails_as_retriable_too(
     stack: Stack,
     rlm: BrokerRemoteLogManager,

@@ -196,6 +196,7 @@ def test_size_limit_counts_local_and_tiered_bytes_once(
     assert stack.ranges() == [(30, 39), (40, 49), (50, 59)]
 
 
+@pytest.mark.deep
 def test_a_log_that_grows_makes_a_size_limit_due(
     stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
@@ -209,6 +210,7 @@ def test_a_log_that_grows_makes_a_size_limit_due(
     assert len(stack.segments()) == 5
 
 
+@pytest.mark.deep
 def test_a_broker_that_keeps_little_deletes_nothing_from_the_tier(
     stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
@@ -261,6 +263,7 @@ def test_a_hold_that_is_set_after_the_plan_was_made_is_kept_and_is_no_failure(
     assert "a task failed" not in caplog.text
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("error", [RetriableRemoteStorageError, MemoryError, SystemExit])
 def test_a_deletion_that_failed_however_is_finished_later(
     stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager, error: type[BaseException]
@@ -447,6 +450,7 @@ def test_a_finish_that_comes_between_plan_and_mark_is_not_taken_back(
     ]
 
 
+@pytest.mark.deep
 def test_copies_that_never_end_give_way_to_retention(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:

@@ -166,6 +166,7 @@ def test_deletions_that_work(stack: Stack, log_dir: Path) -> None:
     assert counts(rlm, "delete") == {"requests": 4}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("error", "expected"),
     [

@@ -167,12 +167,14 @@ def behind_the_held(stack: Stack, log_dir: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(partition_remover, "MAX_REMOVALS", 2)
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("behind_the_held")
 def test_partition_behind_many_held_ones_is_removed(stack: Stack) -> None:
     removing_turns(remover(stack, remover_interval_s=3600.0), turns=6)
     assert known(stack) == NAMES
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("behind_the_held")
 def test_held_removal_is_retried_without_filling_the_log(
     stack: Stack, limited_log: pytest.LogCaptureFixture
@@ -194,6 +196,7 @@ def test_held_removal_is_retried_without_filling_the_log(
     assert known(stack) == []
 
 
+@pytest.mark.deep
 def test_no_more_removals_wait_than_there_is_room_for(
     stack: Stack, rlm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +222,7 @@ def one_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("one_a_turn")
 def test_a_hold_that_comes_after_a_removal_began_ends_it_for_now(stack: Stack, rlm: Any) -> None:
     mark(stack, NAMES[0])
@@ -242,6 +246,7 @@ def test_a_hold_that_comes_after_a_removal_began_ends_it_for_now(stack: Stack, r
     assert known(stack) == NAMES[1:]
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("one_a_turn")
 def test_a_turn_in_which_nothing_goes_waits_its_back_off(stack: Stack, rlm: Any) -> None:
     mark(stack, NAMES[0])
@@ -319,6 +324,7 @@ def test_a_large_partition_goes_a_batch_a_turn(stack: Stack, rlm: Any) -> None:
     assert known(stack) == NAMES[1:]
 
 
+@pytest.mark.deep
 def test_several_at_once_do_no_harm(stack: Stack, rlm: Any) -> None:
     mark(stack, *NAMES)
     removers = [remover(stack) for _ in range(4)]

@@ -347,6 +347,7 @@ def test_a_partition_that_went_to_other_brokers_is_abandoned_and_its_tier_stays(
     assert (delete_states(stack), stack.ranges()) == ({NAME: None}, ALL)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("change", [{"is_away": True}, {"cluster_id": "another"}])
 def test_without_a_response_of_its_cluster_roles_stay(
     stack: Stack, rlm: Any, cluster: AnsweringCluster, change: dict[str, Any]
@@ -424,6 +425,7 @@ def test_every_partition_that_rlmm_knows_of_the_topic_is_marked_and_no_other_top
     assert delete_states(stack) == expected
 
 
+@pytest.mark.deep
 def test_a_topic_made_again_under_the_name_is_led_while_the_old_one_is_marked(
     stack: Stack, rlm: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
 ) -> None:

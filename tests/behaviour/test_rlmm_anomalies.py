@@ -32,6 +32,7 @@ def test_runs_at_the_same_time_wait_for_each_other_and_each_counts(engine: Engin
     assert [each.times_seen for each in seen(rlmm, topic_id)] == [RUNS] * len(made)
 
 
+@pytest.mark.deep
 def test_a_page_of_long_anomalies_fits_into_a_message(database_url: str) -> None:
     with client_over(database_url) as client:
         listed = _report_long_ones(client)

@@ -172,6 +172,7 @@ def test_scenario_4_a_segment_with_three_copies_is_deleted(
     assert len(story.trail()) == 4 + 3 * 4 + 1
 
 
+@pytest.mark.deep
 def test_scenario_5_a_partition_is_deleted(story: PartitionStory) -> None:
     story.lead(ONE, epoch=3)
     story.copy(0, 1000, {3: 0}, broker=ONE, leader_epoch=3)

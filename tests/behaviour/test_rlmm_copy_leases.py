@@ -155,6 +155,7 @@ def begin_as_before(engine: Engine, start: int) -> RemoteLogSegmentId:
     return segment_id
 
 
+@pytest.mark.deep
 def test_copies_that_the_release_before_began_have_no_lease_and_can_be_given_one(
     empty_database_url: str,
 ) -> None:

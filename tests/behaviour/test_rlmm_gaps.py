@@ -52,6 +52,7 @@ def test_of_more_gaps_than_are_kept_the_lowest_goes(
     assert len(kept.gaps) == rows(engine) == MAX_GAPS
 
 
+@pytest.mark.deep
 def test_gaps_merged_beyond_the_limit_count_as_recorded(full: SqlRemoteLogMetadataManager) -> None:
     record(full, TP, 20_000, 20_004)
     before = revision_of(full, TP)

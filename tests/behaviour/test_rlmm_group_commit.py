@@ -315,6 +315,7 @@ def test_a_commit_without_an_answer_is_reported_to_all_its_callers(
     assert again == [MutationOutcome(applied=True, revision=3)] * len(tps)
 
 
+@pytest.mark.deep
 def test_many_at_once_are_all_answered_and_the_audit_trail_has_no_gap(
     engine: Engine, rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
 ) -> None:

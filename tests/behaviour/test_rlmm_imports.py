@@ -156,6 +156,7 @@ def look_up_rows(engine: Engine, tp: TopicIdPartition) -> Sequence[Any]:
     return [*epochs, *highest]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("seed", range(8))
 def test_random_segments_answer_every_query_as_if_they_had_lived(
     rlmm: RemoteLogMetadataManager, engine: Engine, seed: int
@@ -175,6 +176,7 @@ def test_random_segments_answer_every_query_as_if_they_had_lived(
     assert look_up_rows(engine, IMPORTED) == look_up_rows(engine, LIVED)
 
 
+@pytest.mark.deep
 def test_a_long_history_is_the_same_elsewhere(
     rlmm: RemoteLogMetadataManager, engine: Engine, database_url: str
 ) -> None:

@@ -159,6 +159,7 @@ def test_scenario_5_logs_diverge_in_the_tier(story: PartitionStory) -> None:
     assert story.listed(1) == {of_b: FINISHED}
 
 
+@pytest.mark.deep
 def test_new_leader_copies_from_the_end_of_the_tier(
     story: PartitionStory,
 ) -> None:

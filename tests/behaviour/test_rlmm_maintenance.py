@@ -229,6 +229,7 @@ def test_a_second_maintenance_leaves_it_to_the_first(database_url: str, engine: 
     assert maintain(database_url, MaintenancePlan()) == NOTHING
 
 
+@pytest.mark.deep
 def test_beside_traffic_nothing_is_lost(
     rlmm: RemoteLogMetadataManager, database_url: str, engine: Engine
 ) -> None:

@@ -73,6 +73,7 @@ def test_an_unknown_revision_is_not_upgraded(empty_database_url: str, engine: En
         upgrade(empty_database_url)
 
 
+@pytest.mark.deep
 def test_the_migrations_build_the_tables_that_the_code_knows(
     empty_database_url: str, engine: Engine
 ) -> None:

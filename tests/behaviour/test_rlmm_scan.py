@@ -123,6 +123,7 @@ def test_more_partitions_than_a_statement_reads_are_all_seen(
     assert seen == [(partition, 0) for partition in (0, *range(1501, partitions))]
 
 
+@pytest.mark.deep
 def test_nothing_of_the_database_is_held_while_the_caller_has_a_batch(
     engine: Engine, rlmm: SqlRemoteLogMetadataManager
 ) -> None:

@@ -122,6 +122,7 @@ def test_previous_release_works_during_and_after_the_upgrade(
     require_right_answers(engine)
 
 
+@pytest.mark.deep
 def test_an_upgrade_that_was_cut_off_is_done_again(
     before: ReleaseBefore, engine: Engine, empty_database_url: str
 ) -> None:

@@ -43,6 +43,7 @@ def test_older_schema_has_no_id_and_names_the_upgrade_command(
         deployment_id(empty_database_url)
 
 
+@pytest.mark.deep
 def test_the_id_is_made_once(engine: Engine, empty_database_url: str) -> None:
     upgrade(empty_database_url)
     made = deployment_id(empty_database_url)

@@ -70,6 +70,7 @@ def test_previous_release_works_beside_the_new_schema(
     assert [each.cluster_id for each in listed(SqlRemoteLogMetadataManager(engine))] == [None] * 2
 
 
+@pytest.mark.deep
 def test_upgrade_interrupted_after_adding_the_column_can_be_repeated(
     engine: Engine, empty_database_url: str
 ) -> None:

@@ -182,6 +182,7 @@ def test_a_watch_ends_when_the_policy_takes_its_topic_away(
             assert next(stays).partitions == ()
 
 
+@pytest.mark.deep
 def test_a_watched_partition_takes_little_memory(
     rlmm: SqlRemoteLogMetadataManager,
 ) -> None:

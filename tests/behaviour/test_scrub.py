@@ -241,6 +241,7 @@ def test_a_segment_that_is_deleted_meanwhile_is_no_anomaly(
     assert (done.is_complete, scrubber.seen()) == (True, [])
 
 
+@pytest.mark.deep
 def test_parts_have_each_segment_once_and_the_same_each_time(
     tier: SmallTier, scrubber: Scrubber, tp: TopicIdPartition
 ) -> None:

@@ -93,6 +93,7 @@ def test_streams_are_served_while_unary_calls_have_all_room(
     assert last(calls)
 
 
+@pytest.mark.deep
 def test_a_thousand_unary_calls_take_the_room_of_their_kind_and_no_more(
     address: str, client: Client
 ) -> None:

@@ -135,6 +135,7 @@ def test_it_begins_at_the_local_log_start_of_then(
     assert gaps(stack) == ()
 
 
+@pytest.mark.deep
 def test_segments_deleted_while_tiering_is_disabled_are_not_lost(
     stack: Stack, leader: Any, files: PartitionFiles
 ) -> None:
@@ -205,6 +206,7 @@ def test_segments_deleted_right_behind_the_log_start_are_not_lost(
     assert (found.problems, found.copied_through_offset) == ((), 69)
 
 
+@pytest.mark.deep
 def test_once_retention_has_raised_the_log_start_again_a_loss_behind_it_is_a_loss(
     stack: Stack, leader: Any, files: PartitionFiles
 ) -> None:
@@ -222,6 +224,7 @@ def test_once_retention_has_raised_the_log_start_again_a_loss_behind_it_is_a_los
     assert gaps(stack) == (OffsetGap(60, 69, LOST_BEFORE_COPY),)
 
 
+@pytest.mark.deep
 def test_segment_still_being_deleted_is_copied_again(
     stack: Stack, leader: Any, files: PartitionFiles
 ) -> None:

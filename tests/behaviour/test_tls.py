@@ -228,6 +228,7 @@ def connections_to(address: str) -> int:
     return [c.raddr[1:] for c in connections].count((port,))
 
 
+@pytest.mark.deep
 def test_everything_is_rotated_while_calls_run(
     address: str, secrets: Secrets, tmp_path: Path
 ) -> None:

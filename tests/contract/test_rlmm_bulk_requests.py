@@ -209,6 +209,7 @@ def test_a_malformed_request_names_the_field(
     assert said in refusal(getattr(stub, name), request_)
 
 
+@pytest.mark.deep
 def test_a_batch_that_is_full_fits_into_a_message(channel: grpc.Channel) -> None:
     rlmm = RemoteLogMetadataManagerClient(channel, "rlmm")
     tps = [TopicIdPartition(uuid4(), "o" * 249, number) for number in range(10_000)]

@@ -60,6 +60,7 @@ class TestRemoteLogMetadataManagerClient(RemoteLogMetadataManagerContract):
         return client
 
 
+@pytest.mark.deep
 def test_a_page_of_large_segments_fits_into_a_message(database_url: str) -> None:
     largest = 65_536
     tp = TopicIdPartition(uuid4(), "orders", 0)
@@ -69,6 +70,7 @@ def test_a_page_of_large_segments_fits_into_a_message(database_url: str) -> None
         assert [s.start_offset for s in all_segments(rlmm, tp)] == list(range(80))
 
 
+@pytest.mark.deep
 def test_answers_of_large_segments_fit_into_a_message(database_url: str) -> None:
     largest, count = 65_536, 80
     tp = TopicIdPartition(uuid4(), "orders", 0)

@@ -32,6 +32,7 @@ def test_sweep_without_spark_names_what_to_install(
     assert error.exit_code == EXIT_FAILED
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("extra", "target"), ADVICES.items())
 def test_in_a_checkouts_own_environment_make_installs(
     extra: str, target: str, monkeypatch: pytest.MonkeyPatch

@@ -76,6 +76,7 @@ def test_page_of_licences_lists_the_locked_packages() -> None:
     assert listed == list(packages()), "run `make licences`"
 
 
+@pytest.mark.deep
 def test_the_page_names_the_licences_of_the_packages_and_all_are_allowed() -> None:
     listed = {name: licence for name, _, licence, _ in _rows("Python packages")}
     found = installed()

@@ -82,12 +82,14 @@ def inflated_in_a_child(codec: Codec, limit_bytes: int = 0) -> subprocess.Comple
     )
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_two_gibibytes_are_refused_within_the_address_space_of_the_limit(codec: Codec) -> None:
     done = inflated_in_a_child(codec)
     assert done.stdout == "too large\n", done.stderr[-500:]
 
 
+@pytest.mark.deep
 def test_more_than_the_limit_does_not_fit_into_that_address_space() -> None:
     assert "MemoryError" in inflated_in_a_child(Codec.ZSTD, 1024 * MIB).stderr
 

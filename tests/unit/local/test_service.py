@@ -91,6 +91,7 @@ def test_a_setting_reaches_only_the_service_of_its_prefix() -> None:
     assert settings_of("rlmm", settings) == {"RLMM_DATABASE_POOL_SIZE": "4"}
 
 
+@pytest.mark.deep
 def test_services_inherit_the_environment_but_no_settings_and_no_secrets(tmp_path: Path) -> None:
     show = "from services.local.stack import own_environment\nprint(sorted(own_environment({})))"
     secrets = {"AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": "t", "PGPASSWORD": "p"}

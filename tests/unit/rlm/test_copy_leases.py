@@ -228,6 +228,7 @@ def test_a_lease_ends_while_the_machine_is_suspended(
         assert not lease.is_held()
 
 
+@pytest.mark.deep
 def test_copies_are_forgotten_when_their_leases_have_ended(
     leases: CopyLeases, clock: Clock
 ) -> None:

@@ -147,6 +147,7 @@ def test_without_a_directory_there_is_memory(rsm: CountedRsm) -> None:
     assert rsm.fetches == 1
 
 
+@pytest.mark.deep
 def test_a_file_with_any_damaged_byte_is_fetched_again(
     rsm: CountedRsm, opens: Opens, directory: Path
 ) -> None:

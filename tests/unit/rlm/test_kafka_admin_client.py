@@ -251,6 +251,7 @@ def test_a_silent_broker_is_abandoned_in_time() -> None:
         assert IMPATIENT_S <= time.monotonic() - before_s < SOON_S
 
 
+@pytest.mark.deep
 def test_a_listener_that_answers_no_tls_handshake_is_abandoned_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

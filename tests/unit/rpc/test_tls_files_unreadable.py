@@ -50,6 +50,7 @@ def refusal(files: TlsFiles) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("which", ["certificate", "key", "ca"])
 def test_a_file_that_may_not_be_read_is_named(files: TlsFiles, which: str) -> None:
     assert refusal(files) == ""

@@ -55,6 +55,7 @@ def test_a_missing_manifest_is_asked_for_once_in_a_while(tmp_path: Path) -> None
     assert store.gets == 2
 
 
+@pytest.mark.deep
 def test_number_of_cached_missing_manifests_is_limited(tmp_path: Path) -> None:
     store = CountingStore(tmp_path)
     location = Location(1, store, "tier/")
