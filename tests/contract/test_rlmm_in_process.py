@@ -23,9 +23,10 @@ def manager(
     with engine.connect() as connection:
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
-        assert wrong_totals(driver) == []
+        wrong = wrong_totals(driver)
     engine.dispose()
     postgres.drop_database(name)
+    assert wrong == []
 
 
 class TestSqlRemoteLogMetadataManager(RemoteLogMetadataManagerContract):
