@@ -1,9 +1,16 @@
 {{- /* TLS of the services and of those that call them: settings, files and who is who. */ -}}
 
+{{- /* "true" if a component has a token instead of a certificate. Call with (dict "root" $ "component" "sweeps"). */ -}}
+{{- define "sediment.hasToken" -}}
+{{- if has .component (list "sweeps" "checks") -}}
+{{- if eq (index .root.Values .component).credentials "token" -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* The secret with tls.crt, tls.key and ca.crt. Call with (dict "root" $ "component" "rsm"). */ -}}
 {{- define "sediment.tlsSecret" -}}
 {{- $component := .component -}}
-{{- if and (eq $component "sweeps") (not (has "sweeps" (include "sediment.certified" .root | fromJsonArray))) -}}
+{{- if include "sediment.hasToken" . -}}
 {{- $component = "rsm" -}}
 {{- end -}}
 {{- index .root.Values.tls.existingSecrets .component | default (printf "%s-tls" (include "sediment.name" (dict "root" .root "component" $component))) -}}
@@ -13,9 +20,9 @@
 {{- .Values.tls.policy.existingConfigMap | default (printf "%s-policy" (include "sediment.fullname" .)) -}}
 {{- end -}}
 
-{{- /* The SPIFFE id in a component's certificate, or the sweeps' service account; "values" are those of the component. */ -}}
+{{- /* The SPIFFE id in a component's certificate, or the service account of its token; "values" are those of the component. */ -}}
 {{- define "sediment.identity" -}}
-{{- if and (eq .component "sweeps") (eq .root.Values.sweeps.credentials "token") -}}
+{{- if include "sediment.hasToken" . -}}
 {{- printf "system:serviceaccount:%s:%s" .root.Release.Namespace (include "sediment.serviceAccountName" .) -}}
 {{- else -}}
 {{- printf "spiffe://%s/ns/%s/sa/%s" .root.Values.tls.certManager.trustDomain .root.Release.Namespace (include "sediment.serviceAccountName" .) -}}
@@ -27,13 +34,17 @@
 {{- $all := include "sediment.services" . | fromJsonArray -}}
 {{- if .Values.rlm.sidecar.enabled -}}{{- $all = append $all "rlm" -}}{{- end -}}
 {{- if or .Values.sweeps.retention.enabled .Values.sweeps.removal.enabled -}}{{- $all = append $all "sweeps" -}}{{- end -}}
+{{- if or .Values.checks.reconcile.enabled .Values.checks.scrub.enabled -}}{{- $all = append $all "checks" -}}{{- end -}}
 {{- uniq $all | toJson -}}
 {{- end -}}
 
 {{- /* Those that have a certificate of their own, as JSON. */ -}}
 {{- define "sediment.certified" -}}
-{{- $all := include "sediment.tlsComponents" . | fromJsonArray -}}
-{{- eq .Values.sweeps.credentials "token" | ternary (without $all "sweeps") $all | toJson -}}
+{{- $all := list -}}
+{{- range include "sediment.tlsComponents" . | fromJsonArray -}}
+{{- if not (include "sediment.hasToken" (dict "root" $ "component" .)) -}}{{- $all = append $all . -}}{{- end -}}
+{{- end -}}
+{{- toJson $all -}}
 {{- end -}}
 
 {{- /* Settings of a service. Call with (dict "root" $ "component" "rsm"). */ -}}
@@ -55,15 +66,15 @@
 {{- end -}}
 {{- end -}}
 
-{{- /* The volumes of a service or a sweep. Call with (dict "root" $ "component" "rsm"). */ -}}
+{{- /* The volumes of a service, a sweep or a check. Call with (dict "root" $ "component" "rsm"). */ -}}
 {{- define "sediment.tlsVolumes" -}}
-{{- if and .root.Values.tls.enabled (has .component (list "rsm" "rlmm" "rlm" "sweeps")) }}
+{{- if and .root.Values.tls.enabled (has .component (list "rsm" "rlmm" "rlm" "sweeps" "checks")) }}
 - name: tls
   secret:
     secretName: {{ include "sediment.tlsSecret" . }}
     defaultMode: {{ include "sediment.secretMode" . }}
-{{- if and (eq .component "sweeps") (eq .root.Values.sweeps.credentials "token") }}
-    # Of this secret, which may be that of a service, a sweep sees no key.
+{{- if include "sediment.hasToken" . }}
+    # Of this secret, which may be that of a service, the pod sees no key.
     items:
       - key: ca.crt
         path: ca.crt
@@ -76,7 +87,7 @@
           expirationSeconds: {{ int .root.Values.tls.tokens.expirationSeconds }}
           path: token
 {{- end }}
-{{- if ne .component "sweeps" }}
+{{- if not (has .component (list "sweeps" "checks")) }}
 - name: policy
   configMap:
     name: {{ include "sediment.policyName" .root }}
@@ -90,16 +101,16 @@
 {{- end -}}
 
 {{- define "sediment.tlsVolumeMounts" -}}
-{{- if and .root.Values.tls.enabled (has .component (list "rsm" "rlmm" "rlm" "sweeps")) }}
+{{- if and .root.Values.tls.enabled (has .component (list "rsm" "rlmm" "rlm" "sweeps" "checks")) }}
 - name: tls
   mountPath: /etc/sediment/tls
   readOnly: true
-{{- if and (eq .component "sweeps") (eq .root.Values.sweeps.credentials "token") }}
+{{- if include "sediment.hasToken" . }}
 - name: token
   mountPath: /etc/sediment/token
   readOnly: true
 {{- end }}
-{{- if ne .component "sweeps" }}
+{{- if not (has .component (list "sweeps" "checks")) }}
 - name: policy
   mountPath: /etc/sediment/policy
   readOnly: true
@@ -112,12 +123,12 @@
 {{- end }}
 {{- end -}}
 
-{{- /* How a sweep connects, as a container's env. */ -}}
+{{- /* How a sweep or a check connects, as a container's env. Call with (dict "root" $ "component" "sweeps"). */ -}}
 {{- define "sediment.clientEnv" -}}
-{{- if .Values.tls.enabled }}
+{{- if .root.Values.tls.enabled }}
 - name: SEDIMENT_TLS_CA_FILE
   value: /etc/sediment/tls/ca.crt
-{{- if eq .Values.sweeps.credentials "token" }}
+{{- if include "sediment.hasToken" . }}
 - name: SEDIMENT_TOKEN_FILE
   value: /etc/sediment/token/token
 {{- else }}
@@ -128,7 +139,7 @@
 {{- end }}
 {{- else }}
 - name: SEDIMENT_PLAINTEXT
-  value: {{ .Values.tls.plaintext | quote }}
+  value: {{ .root.Values.tls.plaintext | quote }}
 {{- end }}
 {{- end -}}
 
@@ -181,13 +192,16 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if and (eq $.Values.sweeps.credentials "token") (has "sweeps" (include "sediment.tlsComponents" $ | fromJsonArray)) -}}
-{{- if not .enabled -}}
-{{- $wrong = append $wrong "sweeps.credentials is token, and no port takes tokens: set tls.tokens.enabled." -}}
+{{- $tokens := . -}}
+{{- range $component := include "sediment.tlsComponents" $ | fromJsonArray -}}
+{{- if include "sediment.hasToken" (dict "root" $ "component" $component) -}}
+{{- if not $tokens.enabled -}}
+{{- $wrong = append $wrong (printf "%s.credentials is token, and no port takes tokens: set tls.tokens.enabled." $component) -}}
 {{- end -}}
-{{- $values := mergeOverwrite (deepCopy $.Values.defaults) (deepCopy $.Values.sweeps) -}}
-{{- if eq (include "sediment.serviceAccountName" (dict "root" $ "component" "sweeps" "values" $values)) "default" -}}
-{{- $wrong = append $wrong "sweeps.credentials is token, and the sweeps have the service account default, as every pod may have: name another in sweeps.serviceAccount.name, or set sweeps.serviceAccount.create." -}}
+{{- $values := mergeOverwrite (deepCopy $.Values.defaults) (deepCopy (index $.Values $component)) -}}
+{{- if eq (include "sediment.serviceAccountName" (dict "root" $ "component" $component "values" $values)) "default" -}}
+{{- $wrong = append $wrong (printf "%s.credentials is token, and the %s have the service account default, as every pod may have: name another in %s.serviceAccount.name, or set %s.serviceAccount.create." $component $component $component $component) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -246,6 +246,8 @@ def test_a_volume_of_the_defaults_is_in_every_pod_beside_the_charts_own() -> Non
         "maintenance": {ca, database},
         "retention-sweep": {ca, "/tmp"},
         "partition-removal-sweep": {ca, "/tmp"},
+        "reconcile": {ca},
+        "scrub": {ca},
     }
 
 

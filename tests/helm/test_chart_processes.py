@@ -1,6 +1,7 @@
 """The rendered commands and environments do their work: executed here, against real servers."""
 
 import json
+import subprocess
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from services.local.postgres import EmbeddedPostgres
-from services.local.process import ChildProcess
+from services.local.process import LOOPBACK, ChildProcess, free_ports
 from services.local.seaweedfs import S3Endpoint
 from services.rlmm import schema
 from tests.harness.eventually import eventually
 from tests.harness.world import linked_log
 from tests.helm.chart import Rendered, minimal, pod_spec, render
 from tests.helm.local_cluster import LocalCluster, MissingReferenceError, Secrets
+from tests.helm.test_chart_executors import ON_A_CLAIM, executor_pod
 from tests.helm.test_chart_objects import Record
 
 pytestmark = pytest.mark.helm
@@ -23,6 +25,9 @@ pytestmark = pytest.mark.helm
 PODS = [("Deployment", "rsm"), ("Deployment", "rlmm"), ("DaemonSet", "rlm")]
 PROBES = ["startupProbe", "livenessProbe", "readinessProbe"]
 START_TIMEOUT_MS = 60_000
+APPLICATION_ID = "spark-1"
+OPEN = "--add-opens=java.base/{}=ALL-UNNAMED"
+OPENED = ("java.lang", "java.lang.invoke", "java.nio", "java.util", "sun.nio.ch")
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,9 @@ def _rendered(s3: S3Endpoint, bucket: str, log_on_the_node: Path) -> Rendered:
         "settings": {"RLM_REMOTE_LOG_MANAGER_TASK_INTERVAL_MS": 200},
     }
     database = {"passwordKey": "password"}
-    return render(minimal({"objectStore": store, "database": database, "rlm": rlm}))
+    checks = {"reconcile": {"enabled": True}, "scrub": {"enabled": True}}
+    values = {"objectStore": store, "database": database, "rlm": rlm, "checks": checks}
+    return render(minimal(values))
 
 
 def test_the_migration_job_makes_the_schema(deployed: Deployed, record_property: Record) -> None:
@@ -129,6 +136,98 @@ def test_a_sweep_runs_dry_and_deletes_nothing(
     assert json.loads(done.stdout)
     assert before <= deployed.manifests()
     record_property("process", sweep)
+
+
+@pytest.mark.parametrize("check", ["reconcile", "scrub"])
+def test_a_check_looks_at_what_was_shipped(
+    deployed: Deployed, check: str, record_property: Record
+) -> None:
+    eventually(deployed.manifests, START_TIMEOUT_MS)
+    done = deployed.cluster.run("CronJob", f"sediment-{check}")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["segments"] > 0
+    record_property("process", check)
+
+
+@pytest.mark.timeout(1_200)
+def test_a_driver_of_the_chart_sweeps_with_an_executor_of_the_chart(
+    deployed: Deployed, tmp_path: Path, record_property: Record
+) -> None:
+    eventually(deployed.manifests, START_TIMEOUT_MS)
+    port, blocks = free_ports(2)
+    secret = "of-this-run"  # Spark makes one for a run on Kubernetes only
+    conf = {
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.port": port,
+        "spark.driver.blockManager.port": blocks,
+        "spark.blockManager.port": 0,
+        "spark.authenticate.secret": secret,
+        "spark.deploy.appIdPattern": APPLICATION_ID,
+    }
+    values = minimal({"sweeps": {**ON_A_CLAIM, "sparkConf": conf}})
+    rendered = with_executor_pod(render(values))
+    cluster = LocalCluster(rendered, {}, tmp_path)
+    driver = cluster.execution("CronJob", "sediment-retention-sweep")
+    services = deployed.cluster.execution("CronJob", "sediment-retention-sweep").argv
+    argv = [
+        # In Kubernetes' place: a cluster that has no executors of its own.
+        "--master=local-cluster[0,1,1024]" if text.startswith("--master=") else text
+        for text in [*driver.argv, *(a for a in services if a.startswith(("--rsm=", "--rlmm=")))]
+    ]
+    executor = cluster.execution("Job", "sediment-sweep-executor")
+    variables = variables_of_spark(f"spark://CoarseGrainedScheduler@{LOOPBACK}:{port}", secret)
+    log = tmp_path / "executors.log"
+    with (tmp_path / "report.json").open("wb") as report, log.open("ab") as output:
+        running = subprocess.Popen(
+            argv, env=driver.environment, cwd=driver.directory, stdout=report, stderr=output
+        )
+        try:
+            # Spark, too, starts an executor again that did not reach its driver.
+            while running.poll() is None:
+                subprocess.run(
+                    [*executor.argv, "executor"],
+                    env={**executor.environment, **variables},
+                    cwd=executor.directory,
+                    stdout=output,
+                    stderr=output,
+                    check=False,
+                )
+        finally:
+            running.kill()
+            running.wait()
+    assert running.returncode == 0, log.read_text()
+    assert json.loads((tmp_path / "report.json").read_text())["outcome"] == "PLANNED"
+    assert "Finished task" in log.read_text()
+    record_property("process", "sweep-executor")
+
+
+def with_executor_pod(rendered: Rendered) -> Rendered:
+    """Return the release with a job in place of what Spark makes of the pod of executors."""
+    job = {
+        "kind": "Job",
+        "metadata": {"name": "sediment-sweep-executor"},
+        "spec": {"template": executor_pod(rendered)},
+    }
+    return Rendered([*rendered.objects, job], rendered.notes)
+
+
+def variables_of_spark(driver_url: str, secret: str) -> dict[str, str]:
+    """Return the variables that Spark adds to an executor's container."""
+    options = ["-Dspark.authenticate=true", "-Dspark.network.crypto.enabled=true"]
+    # What Arrow needs; a driver gives its executors many more of them.
+    options += ["-Dio.netty.tryReflectionSetAccessible=true", *map(OPEN.format, OPENED)]
+    return {
+        "SPARK_DRIVER_URL": driver_url,
+        "SPARK_EXECUTOR_ID": "1",
+        "SPARK_EXECUTOR_CORES": "1",
+        "SPARK_EXECUTOR_MEMORY": "512m",
+        "SPARK_APPLICATION_ID": APPLICATION_ID,
+        "SPARK_EXECUTOR_POD_IP": LOOPBACK,
+        "SPARK_EXECUTOR_POD_NAME": "sweep-exec-1",
+        "SPARK_RESOURCE_PROFILE_ID": "0",
+        "_SPARK_AUTH_SECRET": secret,
+        **{f"SPARK_JAVA_OPT_{number}": option for number, option in enumerate(options)},
+    }
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ FILES = values_files()
 TOKENS = FILES["tokens"]
 SWEEPS = ("sediment-retention-sweep", "sediment-partition-removal-sweep")
 SWEEPER = account(NAMESPACE, "sediment-sweeps")
+CHECKER = account(NAMESPACE, "sediment-checks")
 START_TIMEOUT_MS = 60_000
 
 
@@ -99,11 +100,12 @@ def test_a_sweep_has_a_token_and_no_key(rendered: Rendered, name: str) -> None:
     ]
 
 
-def test_the_policy_grants_the_service_account_of_the_sweeps(rendered: Rendered) -> None:
+def test_the_policy_grants_the_service_accounts_of_sweeps_and_checks(rendered: Rendered) -> None:
     account_of_pod = pod_spec(rendered.one("CronJob", SWEEPS[0]))["serviceAccountName"]
     assert account(NAMESPACE, account_of_pod) == SWEEPER
     own = {grant["identities"][0]: grant["roles"] for grant in TOKENS["tls"]["policy"]["grants"]}
-    assert granted(rendered) == {SWEEPER: ["sweeper"], **own}
+    roles = {SWEEPER: ["sweeper"], CHECKER: ["sweeper", "reader"]}
+    assert granted(rendered) == {**roles, **own}
 
 
 def test_with_cert_manager_the_sweeps_need_no_certificate() -> None:
@@ -176,6 +178,10 @@ class Deployed:
 
     def sweep(self, signer: TokenIssuer, **claims: Any) -> subprocess.CompletedProcess[str]:
         """Run the retention sweep with a token by `signer`; `claims` replace the usual ones."""
+        return self.run(SWEEPS[0], signer, **claims)
+
+    def run(self, job: str, signer: TokenIssuer, **claims: Any) -> subprocess.CompletedProcess[str]:
+        """Run a CronJob's job with such a token."""
 
         def sign(name: str, audience: str, seconds: int) -> str:
             now = int(time.time())
@@ -183,7 +189,7 @@ class Deployed:
             return signer.token(account(NAMESPACE, name), **{**usual, **claims})
 
         self.cluster.sign = sign
-        return self.cluster.run("CronJob", SWEEPS[0])
+        return self.cluster.run("CronJob", job)
 
 
 def wait_until_ready(cluster: LocalCluster, name: str) -> None:
@@ -237,6 +243,13 @@ def test_a_sweep_runs_with_its_pods_token(deployed: Deployed, record_property: R
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["outcome"] == "PLANNED"
     record_property("process", "retention-sweep with a token")
+
+
+def test_a_check_runs_with_its_pods_token(deployed: Deployed, record_property: Record) -> None:
+    done = deployed.run("sediment-reconcile", deployed.issuer)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["segments"] == 0
+    record_property("process", "reconcile with a token")
 
 
 @pytest.mark.parametrize(
