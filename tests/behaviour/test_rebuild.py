@@ -67,7 +67,7 @@ def empty(rsm: ObjectRemoteStorageManager, databases: Databases) -> Iterator[Sma
     engine = create_database_engine(url, PATIENT)
     yield SmallTier(rsm, SqlRemoteLogMetadataManager(engine))
     engine.dispose()
-    databases.give_back(url)
+    assert databases.give_back(url) == []
 
 
 @pytest.fixture
@@ -279,13 +279,17 @@ def test_a_manifest_of_another_topic_name_is_left_out(
 
 
 def test_what_was_deleted_stays_deleted(
-    tier: SmallTier, rsm: ObjectRemoteStorageManager, tp: TopicIdPartition
+    engine: Engine, tier: SmallTier, rsm: ObjectRemoteStorageManager, tp: TopicIdPartition
 ) -> None:
-    gone, going, _ = tier.fill(tp, 3)
-    tier.move(tier.move(gone, DELETE_STARTED), DELETE_FINISHED)
+    purged, gone, going, _ = tier.fill(tp, 4)
+    for each in (purged, gone):
+        tier.move(tier.move(each, DELETE_STARTED), DELETE_FINISHED)
+    with engine.begin() as connection:
+        row = {"id": purged.remote_log_segment_id.id}
+        connection.execute(text("DELETE FROM segments WHERE segment_id = :id"), row)
     tier.move(going, DELETE_STARTED)
     done = run(tier, rsm, apply=True)
-    assert (counts(done), done.imported, done.same) == ({"DELETED": 1}, 0, 2)
+    assert (counts(done), done.imported, done.same) == ({"DELETED": 2}, 0, 2)
 
 
 def test_a_copy_that_rlmm_refuses_is_named_and_the_others_are_imported(
@@ -313,3 +317,23 @@ def test_copies_in_progress_and_objects_without_a_manifest_are_no_differences(
     store.put(segment_keys("", segment(tp, 9)).log("a" * 16), b"left behind")
     done = run(tier, rsm, apply=True)
     assert (counts(done), done.same, done.incomplete) == ({}, 1, 1)
+
+
+def test_attempts_in_several_locations_are_ranked_together(
+    rlmm: SqlRemoteLogMetadataManager, moved: ObjectRemoteStorageManager, tmp_path: Path
+) -> None:
+    old, new = FilesystemStorage(tmp_path / "old"), FilesystemStorage(tmp_path / "new")
+    partitions = a_topic("orders", 11)
+    # Partition 10 comes before 2 in both listings, as its keys do.
+    earlier, other = segment(partitions[2], 0), segment(partitions[10], 0)
+    for each in (earlier, other):
+        moved.copy_log_segment_data(each, Files(bytes(SIZE_BYTES)).data())
+    for key in list(new.list_keys("")):
+        old.put(key, new.get(key))
+        new.delete([key])
+    later = segment(partitions[2], 0, broker_leader_epoch=EPOCH + 1)
+    moved.copy_log_segment_data(later, Files(bytes(SIZE_BYTES)).data())
+    plan = RebuildPlan("both places", apply=True, locations=(2, 1))
+    done = Rebuild(rlmm, moved, moved.objects, plan).run()
+    assert counts(done) == {"SUPERSEDED": 1, "ONLY_IN_BUCKET": 2}
+    require_readable(SmallTier(moved, rlmm), [later, other])

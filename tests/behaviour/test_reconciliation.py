@@ -107,6 +107,8 @@ def forget(engine: Engine, metadata: RemoteLogSegmentMetadata) -> None:
                 text(f"DELETE FROM {table} WHERE segment_id = :id"),
                 {"id": metadata.remote_log_segment_id.id},
             )
+        # The totals are of the rows before.
+        connection.execute(text("UPDATE partitions SET totals_revision = totals_revision - 1"))
 
 
 def test_a_sound_tier_has_no_findings_and_stays_untouched(
@@ -519,25 +521,6 @@ def test_more_than_one_report_and_one_look_up_holds(
     assert found(first) == found(second) == {ORPHANS: 1_100}
     assert (second.segments, second.deletions.objects) == (1_101, 1_100)
     assert len(keys_of(store)) == 3
-
-
-@pytest.fixture
-def moved(tmp_path: Path) -> Iterator[ObjectRemoteStorageManager]:
-    """Provide an RSM whose location 2 is the current one, and 1 the previous one."""
-    for name in ("old", "new"):
-        (tmp_path / name).mkdir()
-    registry = tmp_path / "locations.toml"
-    registry.write_text(
-        f'[[location]]\nid = 1\nbackend = "filesystem"\ndirectory = "{tmp_path / "old"}"\n'
-    )
-    settings = RsmSettings(
-        backend="filesystem",
-        directory=tmp_path / "new",
-        location_id=2,
-        locations_file=registry,
-    )
-    with closing(build_manager(settings)) as rsm:
-        yield rsm
 
 
 def test_one_key_in_two_locations_goes_from_each_when_it_was_seen_there_twice(

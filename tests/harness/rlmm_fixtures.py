@@ -12,6 +12,7 @@ from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.factory import build_manager
+from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.settings import RsmSettings
 from tests.harness.patience import PATIENT
 from tests.harness.tier import SmallTier, a_topic
@@ -47,3 +48,22 @@ def keys(tmp_path: Path) -> Callable[[], Sequence[str]]:
 @pytest.fixture
 def tp() -> TopicIdPartition:
     return a_topic("orders")[0]
+
+
+@pytest.fixture
+def moved(tmp_path: Path) -> Iterator[ObjectRemoteStorageManager]:
+    """Provide an RSM whose location 2 is the current one, and 1 the previous one."""
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    registry = tmp_path / "locations.toml"
+    registry.write_text(
+        f'[[location]]\nid = 1\nbackend = "filesystem"\ndirectory = "{tmp_path / "old"}"\n'
+    )
+    settings = RsmSettings(
+        backend="filesystem",
+        directory=tmp_path / "new",
+        location_id=2,
+        locations_file=registry,
+    )
+    with closing(build_manager(settings)) as rsm:
+        yield rsm
