@@ -163,6 +163,9 @@ class RemoteLogMetadataManager(Protocol):
     cannot be reached, and every change if its schema is older than this release's.
 
     A topic id has one name forever: another name under the same id is an InvalidRequestError.
+
+    What begins a deletion raises DeletionRefusedError while a rebuild has frozen deletions
+    (begin_rebuild).
     """
 
     def add_remote_log_segment_metadata(
