@@ -16,6 +16,7 @@ from services.cli.output import (
     print_line,
     print_table,
     say,
+    time_text,
 )
 from services.cli.rebuild import confirm_rebuild, rebuild
 from services.rlmm import maintenance, schema
@@ -87,14 +88,21 @@ def current(
     database_password_file: _PasswordFile = None,
     output: JsonOrTable = Format.TABLE,
 ) -> None:
-    """Show the schema revision of a database and of this release."""
+    """Show the schema revision of a database and of this release.
+
+    Also shows whether a rebuild has frozen deletions.
+    """
     found = schema.current_revision(database_url, database_password_file)
     known = schema.known_revision()
+    since_ms = schema.deletions_frozen_since_ms(database_url, database_password_file)
     if output is Format.JSON:
-        print_json({"current": found, "known": known})
-    else:
-        print_line([f"database: {found or 'no schema'}"])
-        print_line([f"this release: {known}"])
+        print_json({"current": found, "known": known, "deletions_frozen_since_ms": since_ms})
+        return
+    print_line([f"database: {found or 'no schema'}"])
+    print_line([f"this release: {known}"])
+    if since_ms is not None:
+        since = time_text(since_ms, "seconds")
+        print_line([f"deletions: frozen since {since}, until `sediment db confirm-rebuild`"])
 
 
 @app.command()

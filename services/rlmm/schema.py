@@ -27,6 +27,7 @@ from sqlalchemy import (
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.rlmm.db import DatabaseLimits, create_database_engine, endpoint, errors_named
+from services.rlmm.rows import ms_of
 from services.rlmm.tables import Base, DeploymentRow
 
 ROLE = "sediment_reader"
@@ -159,6 +160,19 @@ def current_revision(database_url: str, password_file: Path | None = None) -> st
     """
     with connected(database_url, password_file) as connection:
         return revision_in(connection)
+
+
+def deletions_frozen_since_ms(database_url: str, password_file: Path | None = None) -> int | None:
+    """Read when a rebuild froze all deletions; None if they are not frozen.
+
+    Raises:
+        RetriableRemoteStorageError: the database is unreachable.
+    """
+    with connected(database_url, password_file) as connection:
+        if not is_usable(revision_in(connection)):
+            return None
+        frozen_at = connection.scalar(select(DeploymentRow.frozen_at))
+    return None if frozen_at is None else ms_of(frozen_at)
 
 
 def upgrade(database_url: str, password_file: Path | None = None) -> ReaderRole:

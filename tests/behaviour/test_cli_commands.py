@@ -85,7 +85,11 @@ def test_a_missing_argument_is_named() -> None:
 
 def test_the_schema_is_made_and_shown(empty_database_url: str) -> None:
     before = sediment("db", "current", "--database-url", empty_database_url, "-o", "json")
-    assert json.loads(before.stdout) == {"current": None, "known": known_revision()}
+    assert json.loads(before.stdout) == {
+        "current": None,
+        "known": known_revision(),
+        "deletions_frozen_since_ms": None,
+    }
     assert sediment("db", "upgrade", "--database-url", empty_database_url).returncode == 0
     after = sediment("db", "current", "--database-url", empty_database_url)
     assert after.stdout == f"database: {known_revision()}\nthis release: {known_revision()}\n"

@@ -35,8 +35,14 @@ def rebuild(rlmm: RlmmProcess, rsm: ServedRsm, *options: str) -> tuple[int, dict
     return done.returncode, json.loads(done.stdout)
 
 
+def frozen_since_ms(rlmm: RlmmProcess, database_url: str) -> int | None:
+    [shown] = rlmm.answers("db", "current", "--database-url", database_url)
+    found: int | None = shown["deletions_frozen_since_ms"]
+    return found
+
+
 def test_a_dry_run_reports_and_apply_imports_until_the_rebuild_is_confirmed(
-    rlmm: RlmmProcess, rsm: ServedRsm
+    rlmm: RlmmProcess, rsm: ServedRsm, database_url: str
 ) -> None:
     (tp,) = a_topic("orders")
     lost = segment(tp, 0)
@@ -46,9 +52,11 @@ def test_a_dry_run_reports_and_apply_imports_until_the_rebuild_is_confirmed(
     assert [(each["kind"], each["topic"], each["end_offset"]) for each in dry["differences"]] == [
         ("ONLY_IN_BUCKET", "orders", lost.end_offset)
     ]
+    assert frozen_since_ms(rlmm, database_url) is None
     code, applied = rebuild(rlmm, rsm, "--apply")
     assert (code, applied["imported"], applied["freeze"]["reason"]) == (0, 1, "rebuild")
     assert [each.state for each in SmallTier(rsm.client, rlmm.client).rows(tp)] == [FINISHED]
+    assert frozen_since_ms(rlmm, database_url) == applied["freeze"]["since_ms"]
     [ended] = rlmm.answers("db", "confirm-rebuild", "--reason", "checked")
     assert ended == {"ended": applied["freeze"]}
     again = rlmm.sediment("db", "confirm-rebuild", "--reason", "checked")
