@@ -16,6 +16,7 @@ from spark_jobs.tables.events_table import AnomaliesTable, EventsTable
 from spark_jobs.tables.partitions_table import PartitionsTable, TopicsTable
 from spark_jobs.tables.segments_table import SegmentsTable
 from spark_jobs.tables.table import DEFAULT_SHARDS, FILTERS, Connected, Table
+from spark_jobs.tables.usage_table import UsageTable
 
 NAME = "sediment"
 TABLES: dict[str, Table] = {
@@ -26,6 +27,7 @@ TABLES: dict[str, Table] = {
         EventsTable(),
         AnomaliesTable(),
         TopicsTable(),
+        UsageTable(),
     )
 }
 OPTIONS = ("table", *(name for name in CONNECTION if name != "rsm"), *FILTERS, "shards", "pushdown")

@@ -25,7 +25,16 @@ from services.api.partitions import (
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from spark_jobs.tables.segments_table import COLUMNS, as_rows
 from spark_jobs.tables.source import TABLES, SedimentTables
-from tests.harness.tier import BROKER, HOUR_MS, OFFSETS, Tier, a_topic, now_ms, segment
+from tests.harness.tier import (
+    BROKER,
+    HOUR_MS,
+    OFFSETS,
+    SIZE_BYTES,
+    Tier,
+    a_topic,
+    now_ms,
+    segment,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -201,6 +210,25 @@ def test_a_filter_is_taken_away_from_spark_and_narrows_the_scan(
 def test_push_down_that_spark_refuses_is_named(spark: SparkSession, tier: Tier) -> None:
     with pytest.raises(AnalysisException, match=PUSHDOWN):
         table(spark, tier, pushdown="true").collect()
+
+
+def test_usage_has_the_totals_of_a_topic(spark: SparkSession, tier: Tier) -> None:
+    tps = a_topic(partitions=2)
+    for tp in tps:
+        tier.fill(tp, 2)
+    tier.rlmm.add_remote_log_segment_metadata(segment(tps[1], 2))
+    tier.settings(tps[0].topic_id, {"sediment.owner": "sales"})
+    [row] = table(spark, tier, "usage", topic=tps[0].topic).collect()
+    assert row.asDict() == {
+        "topic": tps[0].topic,
+        "topic_id": uuid_to_text(tps[0].topic_id),
+        "owner": "sales",
+        "partitions": 2,
+        "finished_segments": 4,
+        "finished_bytes": 4 * SIZE_BYTES,
+        "live_segments": 5,
+        "live_bytes": 5 * SIZE_BYTES,
+    }
 
 
 def test_partitions_have_their_report_and_topics_their_settings(
