@@ -96,6 +96,10 @@ def why() -> segment_pb.MutationContext:
     )
 
 
+def only_reason() -> segment_pb.MutationContext:
+    return segment_pb.MutationContext(reason="the database was restored")
+
+
 def deletion() -> pb.PutRemotePartitionDeleteMetadataRequest:
     metadata = segment_pb.RemotePartitionDeleteMetadata(
         topic_id_partition=tp_message(),
@@ -204,8 +208,8 @@ def sound_requests() -> dict[str, Message]:
         "UndeletePartition": pb.UndeletePartitionRequest(
             topic_id_partition=tp_message(), context=why()
         ),
-        "BeginRebuild": pb.BeginRebuildRequest(context=why()),
-        "ConfirmRebuild": pb.ConfirmRebuildRequest(context=why()),
+        "BeginRebuild": pb.BeginRebuildRequest(context=only_reason()),
+        "ConfirmRebuild": pb.ConfirmRebuildRequest(context=only_reason()),
         "GetEarliestLogOffset": pb.GetEarliestLogOffsetRequest(topic_id_partition=tp_message()),
         "GetPartitionState": pb.GetPartitionStateRequest(topic_id_partition=tp_message()),
         "IsReady": pb.IsReadyRequest(topic_id_partition=tp_message()),
