@@ -70,12 +70,9 @@ def test_the_environment_has_no_sediment(environment: BareEnvironment) -> None:
         assert f"No module named '{package}'" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("job", "master"),
-    [
-        ("retention", "local-cluster[2,1,1024]"),
-        pytest.param("removal", "local[1]", marks=pytest.mark.long),
-    ],
+    ("job", "master"), [("retention", "local-cluster[2,1,1024]"), ("removal", "local[1]")]
 )
 def test_the_wheel_alone_is_enough_on_one_machine(
     environment: BareEnvironment, tier: Tier, tmp_path: Path, job: str, master: str

@@ -26,7 +26,7 @@ DUE = 6
 OBJECTS = 3
 """Of each segment."""
 # Of begin_deletion and of finish_deletion one each: the services' tests kill at every one.
-TASKS = ["deletion.marked_some", "deletion.objects_deleted"]
+TASKS = ["deletion.marked_some", pytest.param("deletion.objects_deleted", marks=pytest.mark.long)]
 DRIVER = [
     pytest.param("sweep.planned", marks=pytest.mark.long),
     "sweep.marked",
@@ -134,8 +134,15 @@ def one_that_calls(spark: SparkSession, address: str) -> psutil.Process:
     )
 
 
-@pytest.mark.parametrize("phase", ["marking", "deleting"])
-@pytest.mark.parametrize("kill", [kill_the_executor, kill_its_python_workers])
+@pytest.mark.parametrize(
+    ("kill", "phase"),
+    [
+        (kill_the_executor, "deleting"),
+        (kill_its_python_workers, "marking"),
+        pytest.param(kill_the_executor, "marking", marks=pytest.mark.long),
+        pytest.param(kill_its_python_workers, "deleting", marks=pytest.mark.long),
+    ],
+)
 def test_a_task_that_is_lost_half_way_is_done_again_and_counts_once(
     jobs: Jobs,
     tier: Tier,

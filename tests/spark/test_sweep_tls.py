@@ -116,13 +116,8 @@ def secured(
         yield Secured(tier, deployment)
 
 
-@pytest.mark.parametrize(
-    ("kind", "sweep"),
-    [
-        ("certificate", "retention"),
-        pytest.param("token", "removal", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "sweep"), [("certificate", "retention"), ("token", "removal")])
 def test_a_sweep_deletes_and_its_secrets_reach_no_process_and_no_file_of_spark(
     secured: Secured, tmp_path: Path, events: Path, kind: str, sweep: str
 ) -> None:
