@@ -143,8 +143,9 @@ test-deep: $(VENV)/.dev ## Run the deep tests: kills, faults, outages, histories
 	  -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: test-long
-test-long: $(VENV)/.dev $(VENV)/.spark ## Run what .ci/run leaves out: long variants of the deep and the Spark tests (an hour)
-	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -m long tests/behaviour tests/deep tests/spark -n 2 --dist loadfile $(PYTEST_ARGS)
+test-long: $(VENV)/.dev $(VENV)/.spark ## Run what .ci/run leaves out: long stories and variants, random examples (hours)
+	HYPOTHESIS_PROFILE=long $(BIN)/pytest -m "long or property" tests/unit tests/contract tests/behaviour tests/deep tests/kafka tests/spark \
+	  -n 2 --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: test-model
 test-model: $(VENV)/.dev ## Compare RLMM with a model over 100,000 random operations (half an hour; MODEL_ARGS="--seed N")
@@ -157,7 +158,7 @@ fuzz: $(VENV)/.dev ## Fuzz every RPC and every parser of outside bytes for ten m
 # Two processes with a broker each, here and below: mostly they wait for it.
 .PHONY: test-kafka
 test-kafka: $(VENV)/.dev ## Run the tests that need a real Kafka broker (Java 17, Maven)
-	$(BIN)/pytest -m kafka tests/kafka -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/pytest -m "kafka and not long" tests/kafka -n 2 --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: test-plugin
 test-plugin: $(VENV)/.dev build/.plugin ## Run the tests of a real broker that tiers through the plugin (Java 17, Maven)

@@ -18,7 +18,8 @@ from tests.harness.minio import MinioServer
 
 # Property tests try few examples in `make test` and many in `make test-deep`.
 settings.register_profile("quick", max_examples=25, deadline=None)
-settings.register_profile("deep", max_examples=300, deadline=None)
+settings.register_profile("deep", max_examples=100, deadline=None)
+settings.register_profile("long", max_examples=1_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 pytest_plugins = [

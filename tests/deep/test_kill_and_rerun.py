@@ -51,7 +51,7 @@ def test_every_failpoint_belongs_to_a_process_that_is_killed() -> None:
 
 
 @pytest.mark.parametrize("name", SHIP)
-@pytest.mark.parametrize("nth", [1, 7])
+@pytest.mark.parametrize("nth", [1, pytest.param(7, marks=pytest.mark.long)])
 def test_ship_killed_while_copying(world: World, name: str, nth: int) -> None:
     with world.start_shipping(failpoint=f"{name}:{nth}") as process:
         assert process.wait(60) == KILLED
@@ -136,7 +136,7 @@ def test_rsm_killed_while_deleting(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", RLMM)
-@pytest.mark.parametrize("nth", [1, 8])
+@pytest.mark.parametrize("nth", [1, pytest.param(8, marks=pytest.mark.long)])
 def test_rlmm_killed_around_a_commit(world: World, name: str, nth: int) -> None:
     ship_while_it_dies(world, world.rlmm, name, nth)
 

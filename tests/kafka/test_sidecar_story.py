@@ -33,7 +33,7 @@ from tests.kafka.tiered_broker import FINISHED, ranges_in_tier, ranges_on_disk
 from tests.kafka.traffic import RECORDS_PER_TRANSACTION, Acknowledged, Traffic
 
 # All of the story happens before the first test of it.
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.kafka, pytest.mark.long, pytest.mark.timeout(1800)]
 
 SEED = 405
 OBJECTS_OF_A_SEGMENT = 3
