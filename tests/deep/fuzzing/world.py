@@ -74,6 +74,7 @@ def make_world(rlmm: RemoteLogMetadataManager, seed: str) -> World:
     random = Random(seed)
     tps = [*_topic(random, 6), *_topic(random, 2)]
     lively, marked, going, gone, empty, _never, held, swept = tps
+    rlmm.confirm_rebuild()  # the requests for an earlier world may have begun one
     rlmm.on_partition_leadership_changes([PartitionLeadership(lively, 2)], [], BROKER)
     segments = _fill(rlmm, [lively, marked, held, swept], random)
     taken(rlmm, report_of(lively, leader_epoch=3))
