@@ -22,6 +22,7 @@ from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient, SegmentObjectsClient
 from tests.contract.remote_storage_manager_contract import Files, copied, some_bytes
 from tests.harness.certificates import OPERATOR, BadCertificates, bad_certificates
+from tests.harness.eventually import eventually
 from tests.harness.rotation import Parties
 
 MIB = 1024 * 1024
@@ -208,6 +209,11 @@ def test_rotation_under_load_fails_no_call(
             for number in range(ROTATIONS):
                 name = f"successor-{number}"
                 secured.parties.rotate(secured.directory / name, name)
+            # However slow the machine is, or until one of them failed.
+            eventually(
+                lambda: load.calls > 100 or any(thread.done() for thread in running),
+                deadline_ms=120_000,
+            )
         finally:
             load.stopping.set()
         for thread in running:
