@@ -143,7 +143,7 @@ def test_consumers_continue_while_rlmm_is_down(partition: Partition, world: Worl
         assert [r.value for r in consumed(deployment.cluster, name)] == values
         return deployment.calls_of_rlmm("GetRemoteLogSegmentMetadata") == before
 
-    eventually(is_answered_from_memory)
+    eventually(is_answered_from_memory, deadline_ms=150_000)
     world.rlmm.kill()
     try:
         assert [r.value for r in consumed(deployment.cluster, name)] == values
