@@ -139,12 +139,12 @@ test-unit: $(VENV)/.dev ## Run the tests that need no server: under 25 s
 
 .PHONY: test-deep
 test-deep: $(VENV)/.dev ## Run the deep tests: kills, faults, outages, histories, the largest segment (20 minutes)
-	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -m "(deep or property) and not long" tests/unit tests/contract tests/behaviour tests/deep \
+	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -m "deep and not long" tests/unit tests/contract tests/behaviour tests/deep \
 	  -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: test-long
-test-long: $(VENV)/.dev $(VENV)/.spark ## Run what .ci/run leaves out: long stories and variants, random examples (hours)
-	HYPOTHESIS_PROFILE=long $(BIN)/pytest -m "long or property" tests/unit tests/contract tests/behaviour tests/deep tests/kafka tests/spark \
+test-long: $(VENV)/.dev $(VENV)/.spark build/.plugin ## Run what .ci/run leaves out: long stories and variants, random examples (hours)
+	HYPOTHESIS_PROFILE=long $(BIN)/pytest -m "long or property" tests/unit tests/contract tests/behaviour tests/deep tests/kafka tests/plugin tests/spark \
 	  -n 2 --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: test-model
@@ -163,13 +163,13 @@ test-kafka: $(VENV)/.dev ## Run the tests that need a real Kafka broker (Java 17
 .PHONY: test-plugin
 test-plugin: $(VENV)/.dev build/.plugin ## Run the tests of a real broker that tiers through the plugin (Java 17, Maven)
 	$(MVN) test $(JAVA_TEST_ARGS)
-	$(BIN)/pytest -m plugin tests/plugin -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/pytest -m "plugin and not long" tests/plugin -n 2 --dist loadfile $(PYTEST_ARGS)
 
 # Not those over files, nor one whose proxy takes the crc32c off parts: MinIO refuses such parts. By
 # two processes: more keep MinIO waiting for the disk for longer than the tests' read timeouts.
 .PHONY: test-minio
 test-minio: minio ## Run the tests of RSM over real MinIO (Go 1.24)
-	TEST_S3=minio $(BIN)/pytest tests/minio tests/contract/test_rsm_*.py \
+	TEST_S3=minio $(BIN)/pytest -m "not long" tests/minio tests/contract/test_rsm_*.py \
 	  tests/deep/test_rsm_*.py tests/deep/test_kill_and_reconcile.py \
 	  --ignore tests/contract/test_rsm_over_grpc.py \
 	  --ignore tests/deep/test_rsm_largest_segment.py \

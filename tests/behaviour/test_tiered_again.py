@@ -44,6 +44,7 @@ from tests.harness.eventually import eventually
 from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
 from tests.harness.retained_log import Changed, expire, hourly_log, keep_hours, take_turns
 from tests.harness.ship_stack import Stack, description, read
+from tests.harness.variants import first_of
 from tests.harness.world import COPY_LEASE_MS, FINISHED, World
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch
 
@@ -327,12 +328,14 @@ def is_shipped(world: World) -> bool:
 @pytest.mark.deep
 @pytest.mark.parametrize(
     "failpoint",
-    [
-        "deletion.log_start_raised",
-        "deletion.marked_some",
-        "deletion.objects_deleted",
-        "deletion.confirmed_some",
-    ],
+    first_of(
+        [
+            "deletion.log_start_raised",
+            "deletion.marked_some",
+            "deletion.objects_deleted",
+            "deletion.confirmed_some",
+        ]
+    ),
 )
 def test_an_rlm_that_was_killed_while_it_disabled(
     world: World, tmp_path: Path, failpoint: str
@@ -358,7 +361,9 @@ def test_an_rlm_that_was_killed_while_it_disabled(
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("failpoint", ["copy.started_registered", "copy.finished_registered"])
+@pytest.mark.parametrize(
+    "failpoint", first_of(["copy.finished_registered", "copy.started_registered"])
+)
 def test_an_rlm_that_was_killed_while_it_copied_again(
     world: World, tmp_path: Path, failpoint: str
 ) -> None:

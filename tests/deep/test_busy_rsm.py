@@ -28,6 +28,7 @@ from tests.harness.retained_log import AT_ONCE, take_turns
 from tests.harness.ship_stack import FINISHED, ONE_TRY, Counting, Stack
 from tests.harness.synthetic_log import make_log_dir
 from tests.harness.troubled_managers import FailingRsm, raising
+from tests.harness.variants import first_of
 from tests.harness.world import World
 from tests.unit.rlm.kafka_bytes import NAME, batch, three_segments
 
@@ -37,12 +38,17 @@ AT_ONCE_AGAIN = ThrottleRetry(backoff=Backoff(initial_s=0.001, max_s=0.001))
 
 @pytest.mark.parametrize(
     ("rsm", "rlm"),
-    [
-        ({}, {}),
-        # One place at once and three to wait, for 32 copies.
-        ({"RSM_COPY_THREADS": "2"}, {"RLM_REMOTE_LOG_MANAGER_COPIER_THREAD_POOL_SIZE": "32"}),
-    ],
-    ids=["defaults", "few-places"],
+    first_of(
+        [
+            # One place at once and three to wait, for 32 copies.
+            pytest.param(
+                {"RSM_COPY_THREADS": "2"},
+                {"RLM_REMOTE_LOG_MANAGER_COPIER_THREAD_POOL_SIZE": "32"},
+                id="few-places",
+            ),
+            pytest.param({}, {}, id="defaults"),
+        ]
+    ),
 )
 def test_partitions_wait_for_places_and_nothing_fails(
     world: World, tmp_path: Path, rsm: dict[str, str], rlm: dict[str, str]

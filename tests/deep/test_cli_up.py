@@ -380,6 +380,7 @@ def test_ship_shows_a_table(up: Up, late_log: Path) -> None:
 # Its life
 
 
+@pytest.mark.long
 @pytest.mark.deep
 @pytest.mark.timeout(900)
 def test_the_tier_outlives_every_end_of_up_but_fresh(server_directory: Path) -> None:

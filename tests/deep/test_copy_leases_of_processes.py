@@ -170,6 +170,7 @@ def test_copies_of_a_paused_rlm_are_taken_over_after_their_lease(
     assert all(states == COPIED for id, states in reported.items() if id not in attempts)
 
 
+@pytest.mark.long
 def test_copies_of_a_killed_rlm_are_cleaned_up_after_their_lease(
     world: World, tmp_path: Path
 ) -> None:

@@ -130,6 +130,7 @@ def test_a_demo_leaves_nothing_behind(shown: Shown) -> None:
     assert shown.left_over == []
 
 
+@pytest.mark.long
 @pytest.mark.deep
 def test_a_demo_of_a_whole_log_ends_well(server_directory: Path) -> None:
     with running_demo(demo_of(BUNDLED_LOG), server_directory / "whole-demo") as process:

@@ -100,6 +100,7 @@ def test_processes_of_a_killed_stack_end_and_the_next_has_its_data(
         assert json.loads(marker)["deployment_id"] == uuid_to_text(row[0])
 
 
+@pytest.mark.long
 def test_a_stack_without_rlm_says_so(data_dir: Path) -> None:
     with EmbeddedStack(data_dir, fresh=True, with_rlm=False) as stack:
         assert sorted(stack.services) == ["rlmm", "rsm"]

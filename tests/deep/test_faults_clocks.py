@@ -11,6 +11,7 @@ from services.api.remote_log_metadata_manager import all_partitions
 from services.workflows.deletion import UNKNOWN_BROKER
 from tests.harness.eventually import eventually
 from tests.harness.processes import run_until_killed
+from tests.harness.variants import first_of
 from tests.harness.world import FINISHED, World
 from tests.harness.wrong_clock import (
     EXPIRATION,
@@ -43,7 +44,7 @@ def due_ms() -> str:
     return str(age_ms() - min(age_ms() // 2, HALF_A_YEAR_MS))
 
 
-@pytest.mark.parametrize(("at_first", "then"), JUMPS)
+@pytest.mark.parametrize(("at_first", "then"), first_of(pytest.param(*jump) for jump in JUMPS))
 def test_a_clock_that_jumps_deletes_nothing_and_holds_nothing_up(
     wrong: WrongClock, at_first: int, then: int
 ) -> None:
@@ -67,7 +68,7 @@ def test_a_clock_that_jumps_deletes_nothing_and_holds_nothing_up(
     world.assert_all_shipped()
 
 
-@pytest.mark.parametrize("off_by", [YEAR_S, -YEAR_S])
+@pytest.mark.parametrize("off_by", first_of([YEAR_S, -YEAR_S]))
 def test_with_a_wrong_clock_at_rsm_the_store_is_as_good_as_away(
     wrong: WrongClock, off_by: int
 ) -> None:

@@ -34,6 +34,7 @@ from tests.harness.processes import (
     start_with_failpoint,
     wait_until_dead,
 )
+from tests.harness.variants import first_of
 from tests.harness.world import COPY_LEASE_MS, FINISHED, World, name_topics_anew
 from tests.unit.rlm.kafka_bytes import PartitionFiles, three_segments, write_log_dir
 
@@ -108,7 +109,7 @@ def disable_all(manager: RemoteLogManager, world: World) -> None:
     eventually(lambda: not any(manager.stop_partitions(PartitionStops(tuple(stops)))), 30_000)
 
 
-@pytest.mark.parametrize("name", DELETION)
+@pytest.mark.parametrize("name", first_of(DELETION))
 def test_rlm_killed_while_it_deletes_a_disabled_topic(
     world: World, tmp_path: Path, name: str
 ) -> None:

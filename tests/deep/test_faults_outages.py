@@ -18,6 +18,7 @@ from tests.harness.faulty_world import FaultyWorld, assert_local_reads_go_on, fa
 from tests.harness.health import health_of
 from tests.harness.own_servers import own_postgres, own_s3, own_world
 from tests.harness.read_loop import Read
+from tests.harness.variants import first_of
 from tests.harness.world import World
 
 __all__ = ["own_postgres", "own_s3", "own_world"]
@@ -67,7 +68,7 @@ def faulty(own_world: World, tmp_path: Path) -> Iterator[FaultyWorld]:
         yield made
 
 
-@pytest.mark.parametrize("which", OUTAGES)
+@pytest.mark.parametrize("which", first_of(OUTAGES, 2))
 def test_an_outage(
     faulty: FaultyWorld, own_postgres: EmbeddedPostgres, own_s3: SeaweedFS, which: str
 ) -> None:

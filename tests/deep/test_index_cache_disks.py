@@ -73,6 +73,7 @@ def test_a_directory_that_is_removed_under_a_running_rlm(world: World, tmp_path:
         assert any(index_dir.iterdir())
 
 
+@pytest.mark.long
 def test_rlms_share_a_directory(world: World, tmp_path: Path) -> None:
     index_dir = tmp_path / "indexes"
     with cached_reads(world, tmp_path / "rlm", index_dir) as reads:

@@ -13,6 +13,7 @@ from services.rsm.layout import segment_keys
 from tests.contract.remote_storage_manager_contract import Files, a_segment, some_bytes
 from tests.contract.rsm_over_s3 import settings_for
 from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
+from tests.harness.variants import first_of
 from tests.harness.world import SMALLEST_PART_BYTES, World
 
 COPYING = [
@@ -20,7 +21,7 @@ COPYING = [
 ]
 
 
-@pytest.mark.parametrize("name", COPYING)
+@pytest.mark.parametrize("name", first_of(reversed(COPYING)))
 def test_rsm_killed_while_copying_a_segment_without_metadata(world: World, name: str) -> None:
     world.ship()
     shipped = set(world.object_keys())

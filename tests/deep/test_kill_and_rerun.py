@@ -18,6 +18,7 @@ from tests.harness.processes import (
     wait_until_dead,
 )
 from tests.harness.synthetic_log import make_log_dir
+from tests.harness.variants import first_of
 from tests.harness.world import (
     COPY_LEASE_MS,
     FINISHED,
@@ -50,7 +51,7 @@ def test_every_failpoint_belongs_to_a_process_that_is_killed() -> None:
     assert sorted(everywhere) == sorted(FAILPOINTS)
 
 
-@pytest.mark.parametrize("name", SHIP)
+@pytest.mark.parametrize("name", first_of(SHIP))
 @pytest.mark.parametrize("nth", [1, pytest.param(7, marks=pytest.mark.long)])
 def test_ship_killed_while_copying(world: World, name: str, nth: int) -> None:
     with world.start_shipping(failpoint=f"{name}:{nth}") as process:
@@ -59,7 +60,7 @@ def test_ship_killed_while_copying(world: World, name: str, nth: int) -> None:
     world.assert_all_shipped()
 
 
-@pytest.mark.parametrize("name", CLEAN_UP)
+@pytest.mark.parametrize("name", first_of(CLEAN_UP))
 def test_ship_killed_while_cleaning_up(world: World, name: str) -> None:
     with world.start_shipping(failpoint="copy.bytes_sent:3") as process:
         assert process.wait(60) == KILLED
@@ -117,12 +118,14 @@ def ship_while_it_dies(world: World, service: ServiceProcess, name: str, nth: in
     world.assert_all_shipped()
 
 
-@pytest.mark.parametrize("name", ["rsm.log_written", "rsm.indexes_written", "rsm.manifest_written"])
+@pytest.mark.parametrize(
+    "name", first_of(["rsm.manifest_written", "rsm.log_written", "rsm.indexes_written"])
+)
 def test_rsm_killed_while_copying(world: World, name: str) -> None:
     ship_while_it_dies(world, world.rsm, name, nth=3)
 
 
-@pytest.mark.parametrize("name", ["rsm.upload_begun", "rsm.part_written"])
+@pytest.mark.parametrize("name", first_of(["rsm.part_written", "rsm.upload_begun"]))
 def test_rsm_killed_between_the_parts_of_a_log(world: World, tmp_path: Path, name: str) -> None:
     world.log_dir = tmp_path / "large"
     make_log_dir(world.log_dir, partitions=2, segments=1, segment_bytes=3 * SMALLEST_PART_BYTES)
@@ -135,13 +138,14 @@ def test_rsm_killed_while_deleting(world: World) -> None:
     ship_while_it_dies(world, world.rsm, "rsm.delete_some")
 
 
-@pytest.mark.parametrize("name", RLMM)
+@pytest.mark.parametrize("name", first_of(RLMM))
 @pytest.mark.parametrize("nth", [1, pytest.param(8, marks=pytest.mark.long)])
 def test_rlmm_killed_around_a_commit(world: World, name: str, nth: int) -> None:
     ship_while_it_dies(world, world.rlmm, name, nth)
 
 
 @pytest.mark.deep
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_any_process_killed_at_random_moments(world: World) -> None:
     chance = random.Random(405)

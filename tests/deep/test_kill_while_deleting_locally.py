@@ -21,6 +21,7 @@ from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.processes import kill_and_restart, run_until_killed
 from tests.harness.ship_stack import read
+from tests.harness.variants import first_of
 from tests.harness.world import World
 
 LOCAL = [name for name in FAILPOINTS if name.startswith("local.")]
@@ -96,8 +97,8 @@ def assert_all_readable(rlm: ServiceProcess, written: Logs) -> None:
             assert read(manager, start, name) == batches
 
 
-@pytest.mark.parametrize("name", LOCAL)
-@pytest.mark.parametrize("nth", [1, 3])
+@pytest.mark.parametrize("name", first_of(LOCAL))
+@pytest.mark.parametrize("nth", first_of([1, 3]))
 def test_rlm_killed_while_deleting_locally(
     world: World, written: Logs, rlm: ServiceProcess, name: str, nth: int
 ) -> None:

@@ -19,6 +19,7 @@ from services.rpc.client.log import RemoteLogManagerClient
 from tests.deep.test_kill_and_rerun import rlm_service
 from tests.harness.eventually import eventually
 from tests.harness.processes import kill_and_restart, run_until_killed, wait_until_dead
+from tests.harness.variants import first_of
 from tests.harness.world import FINISHED, World
 
 DELETION = [name for name in FAILPOINTS if name.startswith("deletion.")]
@@ -63,7 +64,7 @@ def assert_only_due_is_gone(world: World, kept: set[UUID]) -> None:
     world.assert_invariants()
 
 
-@pytest.mark.parametrize("name", DELETION)
+@pytest.mark.parametrize("name", first_of(DELETION, 2))
 def test_rlm_killed_while_expiring(
     world: World, due: dict[UUID, dict[str, Any]], tmp_path: Path, name: str
 ) -> None:

@@ -14,6 +14,7 @@ from services.local.stack import ServiceProcess, rlm_settings
 from services.workflows.deletion import UNKNOWN_BROKER
 from tests.harness.eventually import eventually
 from tests.harness.processes import run_until_killed
+from tests.harness.variants import first_of
 from tests.harness.world import World
 
 REMOVAL = [
@@ -57,7 +58,7 @@ def is_removed(world: World) -> bool:
     return known.isdisjoint(ours) and world.object_keys() == []
 
 
-@pytest.mark.parametrize("failpoint", REMOVAL)
+@pytest.mark.parametrize("failpoint", first_of(REMOVAL, 2))
 def test_another_rlm_finishes_the_removal_of_a_killed_one(
     deleted: World, tmp_path: Path, failpoint: str
 ) -> None:
@@ -69,6 +70,7 @@ def test_another_rlm_finishes_the_removal_of_a_killed_one(
         eventually(lambda: is_removed(deleted), deadline_ms=60_000)
 
 
+@pytest.mark.long
 def test_two_rlms_remove_side_by_side(deleted: World, tmp_path: Path) -> None:
     with removing_rlm(deleted, tmp_path, "a") as a, removing_rlm(deleted, tmp_path, "b") as b:
         a.start()

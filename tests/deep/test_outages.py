@@ -13,6 +13,7 @@ from services.local.seaweedfs import SeaweedFS
 from tests.harness.eventually import eventually
 from tests.harness.own_servers import own_postgres, own_s3, own_world
 from tests.harness.synthetic_log import make_log_dir
+from tests.harness.variants import first_of
 from tests.harness.world import FINISHED, World
 
 __all__ = ["own_postgres", "own_s3", "own_world"]
@@ -32,7 +33,7 @@ def world(own_world: World, tmp_path: Path) -> World:
     return own_world
 
 
-@pytest.fixture(params=["store", "database"])
+@pytest.fixture(params=first_of(["database", "store"]))
 def server(
     request: pytest.FixtureRequest, own_s3: SeaweedFS, own_postgres: EmbeddedPostgres
 ) -> Server:

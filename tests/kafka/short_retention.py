@@ -69,7 +69,15 @@ def let_broker_delete(
         rows = sidecar.rows(name)
         tiered = ranges_in_tier([row for row in rows if row.state is FINISHED])
         missing = set(ranges_on_disk(folder)) - set(tiered)
-        assert not missing, f"{sorted(missing)} of {folder}; in the tier: {sorted(tiered)[-30:]}"
+        assert not missing, f"{len(missing)} of {folder}, from {min(missing)} to {max(missing)}"
+
+    def wait_until_tier_has_what_rolled() -> None:
+        try:
+            eventually_holds(assert_tier_has_what_rolled, DEADLINE_MS)
+        except AssertionError as e:
+            e.add_note(f"the broker: {sidecar.cluster.offsets(name.topic, name.partition)}")
+            e.add_note(f"RLM: {sidecar.describe(name)}")
+            raise
 
     def is_due() -> bool:
         return keeps.is_due(list_segments(folder))
@@ -77,7 +85,7 @@ def let_broker_delete(
     def has_deleted() -> bool:
         with traffic.paused():
             with killer.spared():
-                eventually_holds(assert_tier_has_what_rolled, DEADLINE_MS)
+                wait_until_tier_has_what_rolled()
             if not is_due():  # by now: the active segment has grown old meanwhile
                 return False
             sidecar.cluster.configure(name.topic, **{keeps.config: str(keeps.limit)})

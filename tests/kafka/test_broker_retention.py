@@ -14,6 +14,7 @@ from services.rlm.copy.ship import ShipOutcome, ship
 from services.rlm.kafka_log.partition_dir import list_segments, read_lineage
 from tests.harness.eventually import eventually
 from tests.harness.kafka_client import Topic
+from tests.harness.variants import first_of
 from tests.kafka.kept import BY_SIZE, BY_TIME, RECORDS_PER_ROUND
 from tests.kafka.records import SeenRecord, consumed, fetched, sources
 from tests.kafka.tiered_broker import (
@@ -47,7 +48,7 @@ class Trimmed:
         return self.tier.cluster.offsets(self.name.topic, self.name.partition).log_start_offset
 
 
-@pytest.fixture(scope="module", params=RETENTION, ids=lambda param: param[0].name)
+@pytest.fixture(scope="module", params=first_of(RETENTION), ids=lambda param: param[0].name)
 def trimmed(tier: TieredBroker, request: pytest.FixtureRequest) -> Trimmed:
     topic, config = request.param
     ((name, folder),) = tier.partitions(topic).items()

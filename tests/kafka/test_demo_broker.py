@@ -8,7 +8,8 @@ import pytest
 from tests.harness.demos import Shown, assert_cleans_up, show
 from tests.harness.kafka_jars import ensure_kafka_jars, pinned_kafka_version
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
+# `.ci/run` runs the demo itself.
+pytestmark = [pytest.mark.kafka, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 def command() -> list[str]:

@@ -1,4 +1,6 @@
-"""One broker that tiers through the plugin for all happy paths; each test has topics of its own.
+"""One broker that tiers through the plugin for a module's happy paths; a test has its own topics.
+
+It ends with the module: an idle broker that looks for work five times a second takes half a core.
 
 Every test under this folder bears the marker `plugin`.
 """
@@ -26,7 +28,7 @@ def jar(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copy2(built, tmp_path_factory.mktemp("jar") / built.name))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def services(
     tmp_path_factory: pytest.TempPathFactory,
     postgres: EmbeddedPostgres,
@@ -44,7 +46,7 @@ def services(
     s3.remove_bucket(store)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def deployment(
     jar: Path, services: World, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Deployment]:

@@ -9,7 +9,8 @@ from tests.harness.demos import Shown, assert_cleans_up, show
 from tests.harness.kafka_jars import ensure_kafka_jars, pinned_kafka_version
 from tests.harness.kafka_plugin import plugin_jar
 
-pytestmark = [pytest.mark.plugin, pytest.mark.timeout(900)]
+# `.ci/run` runs the demo itself.
+pytestmark = [pytest.mark.plugin, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 def command() -> list[str]:

@@ -17,6 +17,7 @@ from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.kafka_client import Record, send_batch
 from tests.harness.kafka_cluster import KafkaCluster
 from tests.harness.list_offsets import Question
+from tests.harness.variants import first_of
 from tests.harness.world import World
 from tests.plugin.deployment import DEADLINE_MS
 from tests.plugin.replicated import CLUSTER_SETTINGS, NODES, ClusterDeployment, ReplicatedPartition
@@ -127,7 +128,9 @@ def test_each_scenario_has_a_test() -> None:
 # --- replicas -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("replicas", [(2,), (1, 2)], ids=["moved", "expanded"])
+@pytest.mark.parametrize(
+    "replicas", first_of([pytest.param((2,), id="moved"), pytest.param((1, 2), id="expanded")])
+)
 def test_new_replica_leads_and_serves_the_tier(
     deployment: ClusterDeployment, replicas: tuple[int, ...]
 ) -> None:
@@ -154,6 +157,7 @@ def test_remaining_replica_leads(deployment: ClusterDeployment) -> None:
         assert_only_active_is_local(partition, values, range(3))
 
 
+@pytest.mark.long
 def test_a_topic_gets_more_partitions(deployment: ClusterDeployment) -> None:
     (first,) = create(deployment, (1, 2))
     values = first.produce(3)
@@ -167,6 +171,7 @@ def test_a_topic_gets_more_partitions(deployment: ClusterDeployment) -> None:
     assert_only_active_is_local(first, values, range(5))
 
 
+@pytest.mark.long
 def test_a_replica_moves_to_another_log_directory(deployment: ClusterDeployment) -> None:
     (partition,) = create(deployment, (2, 1))
     values = partition.produce(3)
@@ -181,6 +186,7 @@ def test_a_replica_moves_to_another_log_directory(deployment: ClusterDeployment)
     assert_only_active_is_local(partition, values, range(3))
 
 
+@pytest.mark.long
 def test_leader_continues_without_its_checkpoints(deployment: ClusterDeployment) -> None:
     (partition,) = create(deployment, (1, 2))
     values = partition.produce(3)
@@ -201,6 +207,7 @@ def test_leader_continues_without_its_checkpoints(deployment: ClusterDeployment)
 # --- what is listed, and what goes --------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_offsets_are_listed_with_their_epochs(deployment: ClusterDeployment) -> None:
     (partition,) = create(deployment, (1, 2), segment_bytes=TWO_RECORDS_BYTES)
     began_ms = time.time_ns() // 1_000_000
@@ -264,6 +271,7 @@ def test_each_leader_deletes_segments_below_the_log_start(
 # --- tiering turned on and off ------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_topic_that_is_tiered_later_moves_all_of_it(deployment: ClusterDeployment) -> None:
     partitions = create(deployment, (1, 2), (2, 1), remote_storage_enable="false")
     written = [partition.produce(3) for partition in partitions]

@@ -11,6 +11,7 @@ from demos.kafka_broker import plugin_settings
 from services.local.process import LOOPBACK, ProcessError, free_ports
 from tests.harness.eventually import eventually
 from tests.harness.kafka_broker import kafka_broker
+from tests.harness.variants import first_of
 from tests.harness.world import World
 from tests.kafka.records import consumed
 from tests.plugin.deployment import IMPATIENT, Deployment
@@ -39,7 +40,7 @@ def unused() -> str:
     return f"{LOOPBACK}:{port}"
 
 
-@pytest.fixture(params=["rsm-unused", "rsm-rlmm", "rlmm-rsm"])
+@pytest.fixture(params=first_of(["rlmm-rsm", "rsm-unused", "rsm-rlmm"]))
 def wrong(request: pytest.FixtureRequest, services: World, unused: str) -> tuple[str, str]:
     """A property and its wrong value."""
     addresses = {"unused": unused, "rsm": services.rsm.address, "rlmm": services.rlmm.address}
@@ -75,11 +76,11 @@ def test_wrong_endpoint_stops_only_tiering(
 
 @pytest.mark.parametrize(
     "property_name",
-    [
+    first_of(
         f"{service}.config.{name}"
         for service in ("rsm", "rlmm")
         for name in ("endpoint", "security.protocol")
-    ],
+    ),
 )
 @pytest.mark.parametrize("value", [None, "localhost"], ids=["missing", "malformed"])
 def test_invalid_setting_prevents_the_start(

@@ -21,6 +21,7 @@ from tests.harness.faults import Cut, Direction
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
 from tests.harness.proxy import TcpProxy
+from tests.harness.variants import first_of
 from tests.harness.world import SMALLEST_PART_BYTES, World, running_world
 from tests.kafka.records import consumed
 from tests.plugin.deployment import DEADLINE_MS, IMPATIENT, Deployment, Partition
@@ -170,12 +171,14 @@ def test_a_broker_that_starts_without_its_services_tiers_when_they_are_there(
     assert_deleted_with_everything_left_behind(partition)
 
 
-@pytest.mark.parametrize("name", ["rsm.log_written", "rsm.indexes_written", "rsm.manifest_written"])
+@pytest.mark.parametrize(
+    "name", first_of(["rsm.manifest_written", "rsm.log_written", "rsm.indexes_written"])
+)
 def test_rsm_dies_at_a_copy(partition: Partition, world: World, name: str) -> None:
     assert_survives_at_the_first_copy(partition, world.rsm, name)
 
 
-@pytest.mark.parametrize("name", ["rlmm.before_commit", "rlmm.after_commit"])
+@pytest.mark.parametrize("name", first_of(["rlmm.after_commit", "rlmm.before_commit"]))
 @pytest.mark.parametrize("nth", [1, 2], ids=["STARTED", "FINISHED"])
 def test_rlmm_dies_at_a_copy(partition: Partition, world: World, name: str, nth: int) -> None:
     assert_survives_at_the_first_copy(partition, world.rlmm, name, nth)
@@ -311,7 +314,7 @@ def test_polling_rlm_removes_leftovers_of_a_deleted_topic(
 # --- stores -------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["store", "database"])
+@pytest.fixture(params=first_of(["store", "database"]))
 def server(
     request: pytest.FixtureRequest, own_s3: SeaweedFS, own_postgres: EmbeddedPostgres
 ) -> Server:

@@ -138,7 +138,7 @@ def alike(done: Done, name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("topics", "partitions"),
-    [(10, 8), pytest.param(50, 40, marks=pytest.mark.long)],
+    [(5, 8), pytest.param(50, 40, marks=pytest.mark.long)],
 )
 def test_both_engines_plan_and_sweep_the_same(
     spark: SparkSession, tier: Tier, tmp_path: Path, topics: int, partitions: int

@@ -183,6 +183,7 @@ def s3a_properties(store: S3Endpoint) -> dict[str, str]:
     }
 
 
+@pytest.mark.long
 def test_the_command_of_the_page_sweeps(
     environment: BareEnvironment, cluster: StandaloneCluster, tier: Tier, tmp_path: Path
 ) -> None:

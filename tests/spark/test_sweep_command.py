@@ -23,6 +23,7 @@ from spark_jobs.sweep_error import SweepError
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs
 from tests.harness.tier import HOUR_MS, Tier, a_topic, ids
+from tests.harness.variants import first_of
 from tests.spark.commands import Swept, command, ended, plan_id_of, start, sweep
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
@@ -81,7 +82,8 @@ def test_a_sweep_prints_its_report_and_says_one_line(tier: Tier, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("number", "until"), [(signal.SIGTERM, "*/spark.log"), (signal.SIGINT, "*/plan")]
+    ("number", "until"),
+    first_of([pytest.param(signal.SIGINT, "*/plan"), pytest.param(signal.SIGTERM, "*/spark.log")]),
 )
 def test_a_signal_ends_it_without_a_report_or_a_process_left(
     tier: Tier, tmp_path: Path, number: signal.Signals, until: str

@@ -91,6 +91,7 @@ def test_workers_killed_on_the_way_fail_the_run_and_the_next_one_finishes(
     assert_only_what_was_due_is_gone(tier, due, done)
 
 
+@pytest.mark.long
 def test_workers_killed_while_a_partition_is_removed(
     jobs: Jobs, tier: Tier, spark: SparkSession, due: TopicIdPartition
 ) -> None:
@@ -138,7 +139,7 @@ def one_that_calls(spark: SparkSession, address: str) -> psutil.Process:
     ("kill", "phase"),
     [
         (kill_the_executor, "deleting"),
-        (kill_its_python_workers, "marking"),
+        pytest.param(kill_its_python_workers, "marking", marks=pytest.mark.long),
         pytest.param(kill_the_executor, "marking", marks=pytest.mark.long),
         pytest.param(kill_its_python_workers, "deleting", marks=pytest.mark.long),
     ],
@@ -193,6 +194,7 @@ def test_services_that_are_killed_and_come_back_are_waited_for(
     assert_only_what_was_due_is_gone(tier, due, done)
 
 
+@pytest.mark.long
 def test_a_service_that_stays_away_ends_the_run_in_one_line_that_names_it(
     jobs: Jobs, tier: Tier, due: TopicIdPartition
 ) -> None:

@@ -21,6 +21,7 @@ SECRETS = {
 }
 
 
+@pytest.mark.long
 def test_secrets_reach_no_process_and_no_file_of_spark(
     tier: Tier, tmp_path: Path, events: Path
 ) -> None:
