@@ -93,8 +93,7 @@ def _append(batch: Batch, data: bytes, first: int, last: int, into: RecordColumn
         following = at + length
         if length < 0 or following > end:
             raise DamagedDataError("a record is cut off")
-        delta_ms, at = _varint(data, at + 1)
-        delta, at = _varint(data, at)
+        delta_ms, delta, at = _deltas(data, at + 1)
         if not 0 <= delta <= last_delta:
             raise DamagedDataError(f"a record has offset {base + delta}, outside of its batch")
         if not first <= base + delta <= last:
@@ -102,10 +101,11 @@ def _append(batch: Batch, data: bytes, first: int, last: int, into: RecordColumn
             continue
         key, at = _bytes(data, at, following)
         value, at = _bytes(data, at, following)
-        number, at = _varint(data, at)
         headers: list[Header] | None = None
-        if number:
-            headers, at = _headers(data, at, following, number)
+        if data[at]:
+            headers, at = _headers(data, at, following)
+        else:  # no headers
+            at += 1
         if at != following:
             raise DamagedDataError(f"the record at offset {base + delta} has another length")
         time_ms = batch.max_timestamp_ms if is_append_time else base_ms + delta_ms
@@ -133,16 +133,32 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     while shift < 70:
         at += 1
         byte = data[at]
-        value |= (byte & 0x7F) << shift
         if byte < 0x80:
+            value |= byte << shift
             return (value >> 1) ^ -(value & 1), at + 1
+        value |= (byte & 0x7F) << shift
         shift += 7
     raise DamagedDataError("a number has more than ten bytes")
 
 
+def _deltas(data: bytes, at: int) -> tuple[int, int, int]:
+    """Read a record's timestamp delta and offset delta, and the position behind them."""
+    delta_ms, delta = data[at], data[at + 1]
+    if delta_ms < 0x80 and delta < 0x80:
+        return (delta_ms >> 1) ^ -(delta_ms & 1), (delta >> 1) ^ -(delta & 1), at + 2
+    delta_ms, at = _varint(data, at)
+    delta, at = _varint(data, at)
+    return delta_ms, delta, at
+
+
 def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     """Read a length and so many bytes, which end within the record; the length -1 is null."""
-    length, at = _varint(data, at)
+    length = data[at]
+    if length < 0x80 and not length & 1:  # a length of one byte, without a call: most keys
+        length >>= 1
+        at += 1
+    else:
+        length, at = _varint(data, at)
     if length < 0:
         if length != -1:
             raise DamagedDataError(f"a length of {length}")
@@ -152,7 +168,10 @@ def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     return data[at : at + length], at + length
 
 
-def _headers(data: bytes, at: int, end: int, number: int) -> tuple[list[Header], int]:
+def _headers(data: bytes, at: int, end: int) -> tuple[list[Header] | None, int]:
+    number, at = _varint(data, at)
+    if number == 0:
+        return None, at
     if not 0 < number <= MAX_RECORD_HEADERS:
         raise DamagedDataError(
             f"a record has {number} headers, of at most {MAX_RECORD_HEADERS} that are decoded"
