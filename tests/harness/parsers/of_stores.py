@@ -11,12 +11,7 @@ from urllib3.exceptions import MaxRetryError
 
 from services.api.errors import CorruptSegmentError, InvalidRequestError, RemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.remote_storage_manager import (
-    FileDigest,
-    IndexType,
-    LogDigest,
-    segment_object_name,
-)
+from services.api.remote_storage_manager import FileDigest, IndexType, LogDigest
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
@@ -27,7 +22,7 @@ from services.rsm.backends.protocol import Part, Upload, UploadedPart
 from services.rsm.backends.s3 import S3Storage
 from services.rsm.backends.s3_credentials import FixedCredentials
 from services.rsm.backends.s3_http import S3Target
-from services.rsm.layout import CustomMetadata, Manifest, segment_keys
+from services.rsm.layout import CustomMetadata, Manifest, segment_keys, segment_object_name
 from tests.harness.parsers.target import Target
 
 _TP = TopicIdPartition(UUID(int=1 << 100), "orders", 3)
