@@ -17,7 +17,7 @@ from uuid import uuid4
 from services.common.printable import printable
 from spark_jobs.engines import open_local, open_spark, prefers_spark
 from spark_jobs.options import SweepOptions
-from spark_jobs.report import SEGMENTS_SUFFIX, SweepReport
+from spark_jobs.report import SEGMENTS_SUFFIX
 from spark_jobs.scratch import scratch_directory
 from spark_jobs.stages import Engine, TooManySegmentsError
 from spark_jobs.sweep import Say, SweepRun
@@ -33,13 +33,24 @@ class JobConfig(Protocol):
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _AGAIN_S = 0.1
+_STOPPED = "stopped; run the command again to finish what is marked"
+
+
+class Report(Protocol):
+    """What a job returns when its document is written."""
+
+    @property
+    def exit_code(self) -> int: ...
+
+
 ConfigT = TypeVar("ConfigT", bound=JobConfig)
-RunJob = Callable[[Engine, SweepRun, ConfigT], SweepReport]
+ReportT = TypeVar("ReportT", bound=Report)
+RunJob = Callable[[Engine, SweepRun, ConfigT], ReportT]
 
 
 def launch(
-    job: str, config: ConfigT, run_job: RunJob[ConfigT], say: Say, document: TextIO | None
-) -> SweepReport:
+    job: str, config: ConfigT, run_job: RunJob[ConfigT, ReportT], say: Say, document: TextIO | None
+) -> ReportT:
     """Run a job to its end. Must be called in the main thread: SIGTERM and SIGINT stop it.
 
     Args:
@@ -50,7 +61,7 @@ def launch(
         SweepError: the job could not start or continue, or was stopped by a signal.
     """
     options, plan_id = config.options, uuid4().hex
-    with service_errors(), _stopped_by_signals(), scratch_directory() as scratch:
+    with service_errors(), stopped_by_signals(_STOPPED), scratch_directory() as scratch:
         options.services.require_reachable()
         _require_known(options)
         directory = _made((options.local_work_dir or scratch).absolute() / plan_id)
@@ -61,7 +72,9 @@ def launch(
         return report
 
 
-def _run(this: SweepRun, config: ConfigT, run_job: RunJob[ConfigT], scratch: Path) -> SweepReport:
+def _run(
+    this: SweepRun, config: ConfigT, run_job: RunJob[ConfigT, ReportT], scratch: Path
+) -> ReportT:
     options = config.options
     if not prefers_spark(options):
         this.say(f"plan {this.plan_id}: in this process")
@@ -73,11 +86,13 @@ def _run(this: SweepRun, config: ConfigT, run_job: RunJob[ConfigT], scratch: Pat
             this.directory.mkdir()
     this.say(f"plan {this.plan_id}: starting Spark")
     with open_spark(this, options, scratch) as engine:
-        _listen_for_signals()  # Spark has replaced our handler by its own
+        listen_for_signals()  # Spark has replaced our handler by its own
         return run_job(engine, this, config)
 
 
-def run_as_program(job: str, parse: Callable[[], ConfigT], run_job: RunJob[ConfigT]) -> int:
+def run_as_program(
+    job: str, parse: Callable[[], ConfigT], run_job: RunJob[ConfigT, ReportT]
+) -> int:
     """Run a job for `python -m` or spark-submit and return its exit code.
 
     The report goes to standard output or --report, a failure as one line to standard error.
@@ -85,16 +100,15 @@ def run_as_program(job: str, parse: Callable[[], ConfigT], run_job: RunJob[Confi
     try:
         with service_errors():
             config = parse()
-        report = launch(
-            job, config, run_job, lambda text: _print_line(f"{job}: {text}"), sys.stdout
-        )
+        report = launch(job, config, run_job, lambda text: print_line(f"{job}: {text}"), sys.stdout)
     except SweepError as e:
-        _print_line(f"{job}: {e}")
+        print_line(f"{job}: {e}")
         return e.exit_code
     return report.exit_code
 
 
-def _print_line(text: str) -> None:
+def print_line(text: str) -> None:
+    """Print a line to standard error, without characters that a terminal obeys."""
     sys.stderr.write(f"{printable(text)}\n")
 
 
@@ -173,21 +187,22 @@ def _stop_later(lost: "sys.UnraisableHookArgs") -> None:
         sys.__unraisablehook__(lost)
 
 
-def _listen_for_signals() -> None:
+def listen_for_signals() -> None:
+    """Take SIGTERM and SIGINT; to be repeated when Spark has taken them."""
     for number in _SIGNALS:
         signal.signal(number, _stop)
 
 
 @contextmanager
-def _stopped_by_signals() -> Iterator[None]:
+def stopped_by_signals(stopped: str) -> Iterator[None]:
+    """Turn SIGTERM and SIGINT into a SweepError with the text `stopped`."""
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     hook_before, sys.unraisablehook = sys.unraisablehook, _stop_later
-    _listen_for_signals()
+    listen_for_signals()
     try:
         yield
     except _StoppedError as e:
-        text = "stopped; run the command again to finish what is marked"
-        raise SweepError(text, 128 + e.number) from e
+        raise SweepError(stopped, 128 + e.number) from e
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -133,9 +133,8 @@ class SweepOptions:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of every sweep to a parser."""
+    add_job_options(parser)
     add = parser.add_argument
-    add("--rsm", required=True, metavar="HOST:PORT")
-    add("--rlmm", required=True, metavar="HOST:PORT")
     add(
         "--topic",
         dest="topics",
@@ -150,17 +149,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--segments-per-s", type=float, default=SEGMENTS_PER_S, help="0: no limit")
     add("--wave-segments", type=int, default=WAVE_SEGMENTS)
     add("--batch-size", type=int, default=BATCH_SIZE)
-    add("--retry-for-s", type=float, default=RETRY_FOR_S)
     add("--engine", type=EngineName, choices=list(EngineName), default=EngineName.AUTO)
+
+
+def add_job_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every job: addresses, Spark's, the report, TLS."""
+    add = parser.add_argument
+    add("--rsm", required=True, metavar="HOST:PORT")
+    add("--rlmm", required=True, metavar="HOST:PORT")
+    add("--retry-for-s", type=float, default=RETRY_FOR_S)
     add("--master", help="Spark's; ignored under spark-submit")
     add("--driver-memory", help="of Spark's driver; ignored under spark-submit")
     add("--conf", action="append", default=[], metavar="KEY=VALUE", help="a property of Spark")
     add("--work-dir", help="directory or URI that every executor must see; kept")
     add("--report", type=Path, help="file for the report; default: standard output")
-    _add_security_options(parser)
+    add_security_options(parser)
 
 
-def _add_security_options(parser: argparse.ArgumentParser) -> None:
+def add_security_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of TLS; every executor must have the files at the same paths."""
     add = parser.add_argument
     chosen = SecurityOptions.from_environment(os.environ)
@@ -178,9 +184,8 @@ def options_of(arguments: argparse.Namespace) -> SweepOptions:
     Raises:
         InvalidRequestError: a value is out of bounds; names the option.
     """
-    return SweepOptions(
-        rsm=arguments.rsm,
-        rlmm=arguments.rlmm,
+    return replace(
+        job_options_of(arguments, arguments.engine),
         topics=tuple(arguments.topics),
         apply=arguments.apply,
         max_segments=arguments.max_segments,
@@ -189,8 +194,20 @@ def options_of(arguments: argparse.Namespace) -> SweepOptions:
         segments_per_s=arguments.segments_per_s or None,
         wave_segments=arguments.wave_segments,
         batch_size=arguments.batch_size,
+    )
+
+
+def job_options_of(arguments: argparse.Namespace, engine: EngineName) -> SweepOptions:
+    """Build the options that `add_job_options` parsed; the others have their defaults.
+
+    Raises:
+        InvalidRequestError: a value is out of bounds; names the option.
+    """
+    return SweepOptions(
+        rsm=arguments.rsm,
+        rlmm=arguments.rlmm,
         retry_for_s=arguments.retry_for_s,
-        engine=arguments.engine,
+        engine=engine,
         master=arguments.master,
         driver_memory=arguments.driver_memory,
         conf=properties_of(arguments.conf),

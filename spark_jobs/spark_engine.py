@@ -41,6 +41,10 @@ class SparkEngine:
         self._directory = directory
 
     @property
+    def session(self) -> SparkSession:
+        return self._spark
+
+    @property
     def parallelism(self) -> int:
         return int(self._spark.sparkContext.defaultParallelism)
 
@@ -53,47 +57,49 @@ class SparkEngine:
         spread = self._spark.sparkContext.parallelize(rows.to_pylist(), tasks)
         with spark_errors():
             frame = self._spark.createDataFrame(spread, spark_schema(rows.schema))
-        return self._written(name, task, frame, schema)
+        return self.written(name, task, frame, schema)
 
     def by_partition(
         self, name: str, task: Task, source: Stored, which: Selection, schema: pa.Schema, tasks: int
     ) -> Stored:
         with spark_errors():
             frame = (
-                self._frame(source, which)
+                self.frame(source, which)
                 .repartition(tasks, "topic_id", "partition")
                 .sortWithinPartitions("topic_id", "partition", "kind", "position")
             )
-        return self._written(name, task, frame, schema)
+        return self.written(name, task, frame, schema)
 
     def evenly(
         self, name: str, task: Task, source: Stored, which: Selection, schema: pa.Schema, tasks: int
     ) -> Stored:
         with spark_errors():
             # By ranges: tasks of equal size, with few partitions in each of RLMM's batches.
-            frame = self._frame(source, which).repartitionByRange(
+            frame = self.frame(source, which).repartitionByRange(
                 tasks, "topic_id", "partition", "start_offset", "segment_id"
             )
-        return self._written(name, task, frame, schema)
+        return self.written(name, task, frame, schema)
 
     def read(
         self, source: Stored, which: Selection, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         with spark_errors():
-            table = self._frame(source, which).select(*columns).toArrow()
+            table = self.frame(source, which).select(*columns).toArrow()
         yield from table.to_batches(ROWS_PER_BATCH)
 
     def count(self, source: Stored) -> int:
         with spark_errors():
-            return int(self._frame(source, EVERYTHING).count())
+            return int(self.frame(source, EVERYTHING).count())
 
-    def _frame(self, source: Stored, which: Selection) -> DataFrame:
+    def frame(self, source: Stored, which: Selection = EVERYTHING) -> DataFrame:
+        """Return rows of a stage as a frame."""
         frame = self._spark.read.schema(spark_schema(source.schema)).parquet(source.path)
         for condition in _conditions(which):
             frame = frame.where(condition)
         return frame
 
-    def _written(self, name: str, task: Task, frame: DataFrame, schema: pa.Schema) -> Stored:
+    def written(self, name: str, task: Task, frame: DataFrame, schema: pa.Schema) -> Stored:
+        """Run the stage `name` over a frame, and count the rows that its tasks write."""
         path = f"{self._directory}/{name}"
         written = Observation()
         with spark_errors(path):

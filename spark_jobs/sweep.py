@@ -102,7 +102,7 @@ def sweep(engine: Engine, stages: Stages, options: SweepOptions, run: SweepRun) 
     started_at_ms = now_ms()
     run.say("planning")
     plan = engine.scatter("plan", stages.plan, stages.inputs, PLAN_SCHEMA, stages.plan_tasks)
-    _require_all(engine, plan, engine.count(plan))
+    require_all(engine, plan, engine.count(plan))
     failpoint("sweep.planned")
     heads = _heads(engine, plan, stages)
     refusal = over_budget(heads, options)
@@ -227,13 +227,14 @@ def _schema(of: pa.Schema, names: tuple[str, ...]) -> pa.Schema:
 
 def _read_all(engine: Engine, stored: Stored, columns: tuple[str, ...] | list[str]) -> pa.Table:
     batches = [batch.select(columns) for batch in engine.read(stored, EVERYTHING, columns)]
-    _require_all(engine, stored, sum(batch.num_rows for batch in batches))
+    require_all(engine, stored, sum(batch.num_rows for batch in batches))
     if not batches:
         return pa.table({name: pa.array([], MARKED_SCHEMA.field(name).type) for name in columns})
     return pa.Table.from_batches(batches)
 
 
-def _require_all(engine: Engine, stored: Stored, rows: int) -> None:
+def require_all(engine: Engine, stored: Stored, rows: int) -> None:
+    """Raise SweepError unless so many rows of a stage are all that its tasks wrote."""
     if rows != stored.rows:
         raise SweepError(
             f"tasks wrote {stored.rows} rows to {stored.path}, and {rows} can be read: the "

@@ -1,5 +1,6 @@
 """Define the contract of RSM, which stores segments' bytes (KIP-405: RemoteStorageManager)."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -7,8 +8,9 @@ from typing import Protocol, TypeVar
 from uuid import UUID
 
 from services.api.errors import RemoteStorageError
+from services.api.ids import ZERO_UUID
 from services.api.segments import MAX_SEGMENT_SIZE_IN_BYTES, RemoteLogSegmentMetadata
-from services.api.validation import require
+from services.api.validation import INT32_MAX, INT64_MAX, require
 
 
 class IndexType(Enum):
@@ -302,6 +304,39 @@ class SegmentObjectName:
     segment_id: UUID
     kind: SegmentObjectKind
     attempt: str | None
+
+
+_NAME = re.compile(
+    r"(?P<topic_id>[0-9a-f]{32})/(?P<partition>0|[1-9][0-9]{0,9})/(?P<start_offset>[0-9]{20})"
+    r"-(?P<id>[0-9a-f]{32})\.(?:(?P<attempt>[0-9a-f]{16})\.(?P<file>log|indexes)|manifest)"
+)
+_NAME_AT_END = re.compile(rf"{_NAME.pattern}\Z")
+
+
+def segment_object_name(prefix: str, key: str) -> SegmentObjectName | None:
+    """Return the segment and kind of a key's object; None if RSM makes no such key."""
+    match = _NAME.fullmatch(key.removeprefix(prefix)) if key.startswith(prefix) else None
+    if match is None:
+        return None
+    partition, start_offset = int(match["partition"]), int(match["start_offset"])
+    topic_id, segment_id = UUID(match["topic_id"]), UUID(match["id"])
+    in_range = partition <= INT32_MAX and start_offset <= INT64_MAX
+    if not in_range or ZERO_UUID in (topic_id, segment_id):
+        return None
+    return SegmentObjectName(
+        topic_id=topic_id,
+        partition=partition,
+        start_offset=start_offset,
+        segment_id=segment_id,
+        kind=SegmentObjectKind[(match["file"] or "manifest").upper()],
+        attempt=match["attempt"],
+    )
+
+
+def prefix_of(key: str) -> str:
+    """Return what stands before the name of a segment's object in its key."""
+    match = _NAME_AT_END.search(key)
+    return key if match is None else key[: match.start()]
 
 
 @dataclass(frozen=True, slots=True)

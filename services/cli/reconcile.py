@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import Event
 from typing import Annotated
 from uuid import UUID, uuid4
@@ -39,6 +39,13 @@ from services.cli.output import (
 from services.cli.topics import find_topic
 from services.common.fair_queue import TokenBucket
 from services.rsm.deadline import BURST_S
+from services.workflows.check_documents import (
+    SCRUB_KINDS,
+    failures_of,
+    needs_operator,
+    reconcile_document,
+    scrub_document,
+)
 from services.workflows.reconcile import Reconciled, Reconciliation, ReconciliationPlan
 from services.workflows.scrub import Pace, Scrub, Scrubbed, ScrubPlan
 
@@ -124,13 +131,6 @@ def _anomaly_as_row(seen: SeenAnomaly) -> tuple[object, ...]:
     )
 
 
-_FOR_AN_OPERATOR = (
-    AnomalyKind.MISSING_OBJECTS,
-    AnomalyKind.CORRUPT_OBJECT,
-    AnomalyKind.UNREFERENCED_COMPLETE,
-)
-
-
 @app.command()
 def reconcile(
     delete: Annotated[
@@ -175,18 +175,12 @@ def reconcile(
             metadata, store, objects, plan, lambda done: count("segments", done.segments)
         ).run()
     if output is Format.JSON:
-        print_json(_as_json(plan, done))
+        print_json(reconcile_document(plan, done))
     else:
         print_table("Reconciled", ("what", "count"), _rows(done))
-        for failure in _failures(done):
+        for failure in failures_of(done):
             say(failure)
-    amiss = _failures(done) or any(done.anomalies[kind] for kind in _FOR_AN_OPERATOR)
-    raise typer.Exit(EXIT_PARTIAL if amiss else 0)
-
-
-def _failures(done: Reconciled) -> list[str]:
-    """List the objects that could not be read or could not be deleted."""
-    return [*done.unread, *done.deletions.failures]
+    raise typer.Exit(EXIT_PARTIAL if needs_operator(done) else 0)
 
 
 def _rows(done: Reconciled) -> list[tuple[object, ...]]:
@@ -198,29 +192,11 @@ def _rows(done: Reconciled) -> list[tuple[object, ...]]:
         ("left for the next run", f"{done.deletions.left:,}"),
         ("uploads aborted", f"{done.deletions.uploads:,}"),
         ("deleted without an event", f"{done.deletions.unrecorded:,}"),
-        ("failures", f"{len(_failures(done)):,}"),
+        ("failures", f"{len(failures_of(done)):,}"),
     ]
 
 
-def _as_json(plan: ReconciliationPlan, done: Reconciled) -> dict[str, object]:
-    return {
-        "run_id": plan.run_id,
-        "delete": plan.delete,
-        "grace_ms": plan.grace_ms,
-        "locations": list(plan.locations),
-        "objects": done.objects,
-        "segments": done.segments,
-        "anomalies": {kind.value: done.anomalies[kind] for kind in AnomalyKind},
-        "deleted_objects": done.deletions.objects,
-        "ended_uploads": done.deletions.uploads,
-        "left": done.deletions.left,
-        "unrecorded": done.deletions.unrecorded,
-        "failures": _failures(done),
-    }
-
-
 _PART = re.compile(r"(\d{1,9})/(\d{1,9})")
-_KINDS = (AnomalyKind.CORRUPT_OBJECT, AnomalyKind.MISSING_OBJECTS)
 _MIB = 1024 * 1024
 
 
@@ -283,7 +259,7 @@ def scrub(
         pace = Pace(_rate_limit(rate), Event().wait)
         done = Scrub(metadata, store, objects, plan, pace, show).run()
     if output is Format.JSON:
-        print_json(_scrub_as_json(plan, topics, rate, done))
+        print_json(scrub_document(plan, topics, rate, done))
     else:
         _print_scrub(done)
     if done.damaged:
@@ -311,7 +287,7 @@ def _print_scrub(done: Scrubbed) -> None:
         ("segments", f"{done.segments:,}"),
         ("verified", f"{done.verified:,}"),
         ("damaged", f"{done.damaged:,}"),
-        *((kind.value, f"{done.anomalies[kind]:,}") for kind in _KINDS),
+        *((kind.value, f"{done.anomalies[kind]:,}") for kind in SCRUB_KINDS),
         ("not checked", f"{done.unchecked:,}"),
         ("deleted meanwhile", f"{done.gone:,}"),
         ("incomplete listings", f"{done.unlisted:,}"),
@@ -322,26 +298,3 @@ def _print_scrub(done: Scrubbed) -> None:
         say(reason)
     if done.is_cut_short:
         say("stopped early because the store stayed unreachable; run the command again")
-
-
-def _scrub_as_json(
-    plan: ScrubPlan, topics: Sequence[str], rate_bytes_per_s: int, done: Scrubbed
-) -> dict[str, object]:
-    return {
-        "run_id": plan.run_id,
-        "part": plan.part,
-        "parts": plan.parts,
-        "topics": list(topics),
-        "locations": list(plan.locations),
-        "rate_bytes_per_s": rate_bytes_per_s,
-        "segments": done.segments,
-        "verified": done.verified,
-        "damaged": done.damaged,
-        "anomalies": {kind.value: done.anomalies[kind] for kind in _KINDS},
-        "not_checked": done.unchecked,
-        "deleted_meanwhile": done.gone,
-        "listings_broken_off": done.unlisted,
-        "cut_short": done.is_cut_short,
-        "read_bytes": done.read_bytes,
-        "reasons": done.reasons,
-    }

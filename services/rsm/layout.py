@@ -11,21 +11,19 @@ from typing import Any, NoReturn
 from uuid import UUID
 
 from services.api.errors import CorruptSegmentError, InvalidRequestError
-from services.api.ids import ZERO_UUID, RemoteLogSegmentId, TopicIdPartition
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.remote_storage_manager import (
     DIGEST_CHUNK_BYTES,
     FileDigest,
     IndexType,
     LogDigest,
-    SegmentObjectKind,
-    SegmentObjectName,
 )
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
-from services.api.validation import INT32_MAX, INT64_MAX, require, require_int64
+from services.api.validation import INT32_MAX, require, require_int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,32 +57,6 @@ class SegmentKeys:
 
     def indexes(self, attempt: str) -> str:
         return f"{self.stem}.{attempt}.indexes"
-
-
-_NAME = re.compile(
-    r"(?P<topic_id>[0-9a-f]{32})/(?P<partition>0|[1-9][0-9]{0,9})/(?P<start_offset>[0-9]{20})"
-    r"-(?P<id>[0-9a-f]{32})\.(?:(?P<attempt>[0-9a-f]{16})\.(?P<file>log|indexes)|manifest)"
-)
-
-
-def segment_object_name(prefix: str, key: str) -> SegmentObjectName | None:
-    """Return the segment and kind of a key's object; None if SegmentKeys makes no such key."""
-    match = _NAME.fullmatch(key.removeprefix(prefix)) if key.startswith(prefix) else None
-    if match is None:
-        return None
-    partition, start_offset = int(match["partition"]), int(match["start_offset"])
-    topic_id, segment_id = UUID(match["topic_id"]), UUID(match["id"])
-    in_range = partition <= INT32_MAX and start_offset <= INT64_MAX
-    if not in_range or ZERO_UUID in (topic_id, segment_id):
-        return None
-    return SegmentObjectName(
-        topic_id=topic_id,
-        partition=partition,
-        start_offset=start_offset,
-        segment_id=segment_id,
-        kind=SegmentObjectKind[(match["file"] or "manifest").upper()],
-        attempt=match["attempt"],
-    )
 
 
 def keys_beside(key: str) -> SegmentKeys:

@@ -33,13 +33,14 @@ from services.api.remote_storage_manager import (
     StoredManifest,
     UploadPage,
     require_location_id,
+    segment_object_name,
 )
 from services.api.validation import require, require_count, within
 from services.rsm.active_copies import ActiveCopies
 from services.rsm.backends.protocol import StoredObject, Upload
 from services.rsm.deadline import next_slice, require_wanted
 from services.rsm.delete import ObjectDeletes
-from services.rsm.layout import SegmentKeys, keys_beside, segment_object_name
+from services.rsm.layout import SegmentKeys, keys_beside
 from services.rsm.locations import Location, Locations
 
 MAX_LINE_BYTES = 1_024

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 from uuid import UUID
 
 from services.api.errors import (
@@ -39,6 +39,7 @@ from services.workflows.segment_views import (
     MetadataView,
     PartitionKey,
     Problem,
+    ReconcileVerdict,
     StoreView,
     reconcile_verdicts,
     store_views,
@@ -98,6 +99,125 @@ class Reconciled:
             self.unread.append(line)
 
 
+Finding: TypeAlias = Anomaly | Orphan | AbandonedUpload
+"""Something wrong; an orphan and an upload may be deleted."""
+
+
+def anomaly_of(finding: Finding) -> Anomaly:
+    return finding if isinstance(finding, Anomaly) else finding.anomaly
+
+
+def findings_of(verdict: ReconcileVerdict, plan: ReconciliationPlan) -> list[Anomaly | Orphan]:
+    """Return what is wrong with a segment's objects, unless they are young."""
+    stored, problem = verdict.stored, verdict.problem
+    if problem is None or not plan.is_old(stored.modified_ms):
+        return []
+    if not problem.objects:
+        return [_anomaly(stored, problem, stored.manifest)]
+    is_committed = stored.manifest in problem.objects
+    return [
+        Orphan(_anomaly(stored, problem, each), each, verdict.state, is_committed)
+        for each in problem.objects
+    ]
+
+
+def is_settled(verdict: ReconcileVerdict, findings: Sequence[Anomaly | Orphan]) -> bool:
+    """Return whether a finished segment need not be read: it is complete, or reported."""
+    return verdict.is_complete or any(isinstance(each, Anomaly) for each in findings)
+
+
+def abandoned_uploads(
+    view: MetadataView, objects: SegmentObjects, location_id: int, plan: ReconciliationPlan
+) -> Iterator[AbandonedUpload]:
+    """Yield the old uploads of a location that belong to no active copy."""
+    uploads = (
+        each for each in all_multipart_uploads(objects, location_id) if plan.is_old(each.begun_ms)
+    )
+    for batch in _batches(uploads):
+        for upload in not_being_copied(view, batch):
+            name, where = upload.name, str(upload.location)
+            kind = AnomalyKind.ABANDONED_UPLOAD
+            anomaly = Anomaly(kind, name.topic_id, name.partition, name.segment_id, where)
+            yield AbandonedUpload(anomaly, upload)
+
+
+def find_missing(
+    view: MetadataView, rsm: RemoteStorageManager, metadata: RemoteLogSegmentMetadata
+) -> tuple[Anomaly | None, str]:
+    """Read a finished segment, maybe from another location.
+
+    Returns:
+        what is missing, and one line if its objects cannot be read.
+    """
+    missing, unread = _missing_of(rsm, metadata)
+    if not missing:
+        return None, unread
+    segment_id = metadata.remote_log_segment_id
+    tp = segment_id.topic_id_partition
+    row = view.rows((tp.topic_id, tp.partition), [segment_id.id]).get(segment_id.id)
+    if row is None or row.state is not _FINISHED:
+        return None, ""  # It was deleted meanwhile.
+    kind = AnomalyKind.MISSING_OBJECTS
+    return Anomaly(kind, tp.topic_id, tp.partition, segment_id.id, detail=missing), ""
+
+
+def _missing_of(rsm: RemoteStorageManager, metadata: RemoteLogSegmentMetadata) -> tuple[str, str]:
+    """Return what is missing, and what cannot be read; "" for nothing."""
+    try:
+        next(rsm.fetch_log_segment(metadata, 0, 0), None)
+        # The leader epoch index is the one index that is never empty.
+        for _ in rsm.fetch_index(metadata, IndexType.LEADER_EPOCH):
+            pass
+    except (RemoteResourceNotFoundError, CorruptSegmentError, InvalidRequestError) as e:
+        return str(e)[:MAX_DETAIL_LENGTH], ""
+    except RetriableRemoteStorageError:
+        raise
+    except RemoteStorageError as e:
+        return "", f"{metadata.remote_log_segment_id}: {e}"
+    return "", ""
+
+
+class Recording:
+    """Count what a run finds, report it to RLMM, and delete if the plan says so."""
+
+    def __init__(
+        self, rlmm: RemoteLogMetadataManager, objects: SegmentObjects, plan: ReconciliationPlan
+    ) -> None:
+        self._rlmm = rlmm
+        self._plan = plan
+        self._deletion = OrphanDeletion(rlmm, objects)
+        self._unreported: list[Anomaly] = []
+        self.done = Reconciled(deletions=self._deletion.done)
+
+    def add(self, finding: Finding, *, counts: bool = True) -> None:
+        """Add a finding; only the first of the orphans of a segment counts."""
+        if isinstance(finding, Orphan):
+            self._deletion.keep_orphan(finding)
+        elif isinstance(finding, AbandonedUpload):
+            self._deletion.keep_upload(finding)
+        if counts:
+            self.done.anomalies[anomaly_of(finding).kind] += 1
+        self._unreported.append(anomaly_of(finding))
+        if len(self._unreported) == MAX_ANOMALIES:
+            self._report()
+
+    def finish(self) -> Reconciled:
+        """Report what is left, then delete if the plan allows it.
+
+        Raises:
+            RetriableRemoteStorageError: a service is unreachable; run it again.
+        """
+        self._report()
+        if self._plan.delete:
+            self._deletion.delete(self._plan.run_id, self._plan.grace_ms)
+        return self.done
+
+    def _report(self) -> None:
+        if self._unreported:
+            self._rlmm.report_anomalies(self._unreported, self._plan.run_id)
+            self._unreported = []
+
+
 class Reconciliation:
     """Compare stores and metadata once.
 
@@ -119,9 +239,8 @@ class Reconciliation:
         self._objects = objects
         self._plan = plan
         self._on_segment = on_segment
-        self._deletion = OrphanDeletion(rlmm, objects)
-        self._done = Reconciled(deletions=self._deletion.done)
-        self._unreported: list[Anomaly] = []
+        self._recording = Recording(rlmm, objects, plan)
+        self._done = self._recording.done
 
     def run(self) -> Reconciled:
         """Compare every location, report the anomalies, and delete if the plan allows it.
@@ -131,29 +250,11 @@ class Reconciliation:
         """
         view = MetadataView(self._rlmm)
         for location_id in self._plan.locations:
-            self._check_uploads(view, location_id)
+            for upload in abandoned_uploads(view, self._objects, location_id, self._plan):
+                self._recording.add(upload)
         for shard in range(SHARDS):
             self._check_shard(view, shard)
-        self._report()
-        if self._plan.delete:
-            self._deletion.delete(self._plan.run_id, self._plan.grace_ms)
-        return self._done
-
-    def _check_uploads(self, view: MetadataView, location_id: int) -> None:
-        uploads = (
-            each
-            for each in all_multipart_uploads(self._objects, location_id)
-            if self._plan.is_old(each.begun_ms)
-        )
-        for batch in _batches(uploads):
-            for upload in not_being_copied(view, batch):
-                name, kind = upload.name, AnomalyKind.ABANDONED_UPLOAD
-                anomaly = Anomaly(
-                    kind, name.topic_id, name.partition, name.segment_id, str(upload.location)
-                )
-                self._done.anomalies[kind] += 1
-                self._add(anomaly)
-                self._deletion.keep_upload(AbandonedUpload(anomaly, upload))
+        return self._recording.finish()
 
     def _check_shard(self, view: MetadataView, shard: int) -> None:
         settled: dict[PartitionKey, set[UUID]] = defaultdict(set)
@@ -172,75 +273,29 @@ class Reconciliation:
         """Compare a batch; return the ids whose objects need no further check."""
         settled = set()
         for verdict in reconcile_verdicts(self._objects, view, partition, batch):
-            stored, problem = verdict.stored, verdict.problem
             self._done.segments += 1
-            self._done.objects += len(stored.objects)
-            is_reported = False
+            self._done.objects += len(verdict.stored.objects)
             if verdict.unread:
                 self._done.note_unread(verdict.unread)
-            if problem is not None and self._plan.is_old(stored.modified_ms):
-                self._note(stored, problem, verdict.state)
-                is_reported = problem.kind is not AnomalyKind.ORPHAN_OBJECTS
-            if verdict.is_complete or is_reported:
-                settled.add(stored.id)
+            findings = findings_of(verdict, self._plan)
+            for each in findings:
+                self._recording.add(each, counts=each is findings[0])
+            if is_settled(verdict, findings):
+                settled.add(verdict.stored.id)
             self._on_segment(self._done)
         return settled
-
-    def _note(
-        self, stored: StoreView, problem: Problem, state: RemoteLogSegmentState | None
-    ) -> None:
-        self._done.anomalies[problem.kind] += 1
-        if not problem.objects:
-            self._add(_anomaly(stored, problem, stored.manifest))
-        is_committed = stored.manifest in problem.objects
-        for each in problem.objects:
-            anomaly = _anomaly(stored, problem, each)
-            self._add(anomaly)
-            self._deletion.keep_orphan(Orphan(anomaly, each, state, is_committed))
 
     def _check_missing(self, view: MetadataView, tp: TopicIdPartition, settled: set[UUID]) -> None:
         try:
             for metadata in all_segments(self._rlmm, tp, states=(_FINISHED,)):
                 if metadata.remote_log_segment_id.id not in settled:
-                    self._check_objects_of(view, metadata)
+                    missing, unread = find_missing(view, self._rsm, metadata)
+                    if unread:
+                        self._done.note_unread(unread)
+                    if missing is not None:
+                        self._recording.add(missing)
         except RemoteResourceNotFoundError:
             return  # The partition was removed meanwhile.
-
-    def _check_objects_of(self, view: MetadataView, metadata: RemoteLogSegmentMetadata) -> None:
-        missing, segment_id = self._missing_of(metadata), metadata.remote_log_segment_id
-        tp = segment_id.topic_id_partition
-        if not missing:
-            return
-        row = view.rows((tp.topic_id, tp.partition), [segment_id.id]).get(segment_id.id)
-        if row is not None and row.state is _FINISHED:
-            kind = AnomalyKind.MISSING_OBJECTS
-            self._done.anomalies[kind] += 1
-            self._add(Anomaly(kind, tp.topic_id, tp.partition, segment_id.id, detail=missing))
-
-    def _missing_of(self, metadata: RemoteLogSegmentMetadata) -> str:
-        """Try to read a segment, maybe from another location; return what failed or ""."""
-        try:
-            next(self._rsm.fetch_log_segment(metadata, 0, 0), None)
-            # The leader epoch index is the one index that is never empty.
-            for _ in self._rsm.fetch_index(metadata, IndexType.LEADER_EPOCH):
-                pass
-        except (RemoteResourceNotFoundError, CorruptSegmentError, InvalidRequestError) as e:
-            return str(e)[:MAX_DETAIL_LENGTH]
-        except RetriableRemoteStorageError:
-            raise
-        except RemoteStorageError as e:
-            self._done.note_unread(f"{metadata.remote_log_segment_id}: {e}")
-        return ""
-
-    def _add(self, anomaly: Anomaly) -> None:
-        self._unreported.append(anomaly)
-        if len(self._unreported) == MAX_ANOMALIES:
-            self._report()
-
-    def _report(self) -> None:
-        if self._unreported:
-            self._rlmm.report_anomalies(self._unreported, self._plan.run_id)
-            self._unreported = []
 
 
 def _anomaly(stored: StoreView, problem: Problem, about: SegmentObject | None) -> Anomaly:

@@ -1,7 +1,7 @@
 """Read stored segments at a bounded rate and report damage."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from uuid import UUID
@@ -95,6 +95,19 @@ class Scrubbed:
 
     MAX_REASONS = 100
 
+    def add(self, other: "Scrubbed") -> None:
+        """Add the findings of another part of the run."""
+        self.segments += other.segments
+        self.verified += other.verified
+        self.damaged += other.damaged
+        self.unchecked += other.unchecked
+        self.gone += other.gone
+        self.unlisted += other.unlisted
+        self.anomalies += other.anomalies
+        self.read_bytes += other.read_bytes
+        self.reasons = [*self.reasons, *other.reasons][: self.MAX_REASONS]
+        self.is_cut_short = self.is_cut_short or other.is_cut_short
+
     @property
     def is_complete(self) -> bool:
         """Return whether every segment of the plan was checked."""
@@ -160,17 +173,32 @@ class Scrub:
             RetriableRemoteStorageError: RLMM is unreachable, or the first listing failed; run it
                 again.
         """
+        queries = (
+            ObjectQuery(location_id, shard, SHARDS)
+            for location_id in self._plan.locations
+            for shard in self._plan.shards()
+        )
+        return self._run(self._listed(query) for query in queries)
+
+    def run_over(self, listed: Iterable[StoreView]) -> Scrubbed:
+        """Read those of these segments that the plan has; a partition's are adjacent.
+
+        Raises:
+            RetriableRemoteStorageError: RLMM is unreachable; run it again.
+        """
+        return self._run([listed])
+
+    def _run(self, listings: Iterable[Iterable[StoreView]]) -> Scrubbed:
         view = MetadataView(self._rlmm)
         try:
-            for location_id in self._plan.locations:
-                for shard in self._plan.shards():
-                    self._scrub_shard(view, ObjectQuery(location_id, shard, SHARDS))
+            for listed in listings:
+                self._scrub(view, listed)
         except _StoreAwayError:
             self._done.is_cut_short = True
         return self._done
 
-    def _scrub_shard(self, view: MetadataView, query: ObjectQuery) -> None:
-        of_part = (stored for stored in self._listed(query) if self._plan.has(stored))
+    def _scrub(self, view: MetadataView, listed: Iterable[StoreView]) -> None:
+        of_part = (stored for stored in listed if self._plan.has(stored))
         for partition, found in groupby(of_part, key=lambda stored: stored.partition):
             while batch := list(islice(found, _BATCH)):
                 rows = view.rows(partition, [stored.id for stored in batch])

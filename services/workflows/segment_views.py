@@ -254,10 +254,11 @@ def reconcile_verdicts(
 ) -> Iterator[ReconcileVerdict]:
     """Compare the segments of one partition with their metadata, in order."""
     rows = view.rows(partition, [stored.id for stored in listed])
+    known = {stored.id: verdict_without_manifest(stored, rows.get(stored.id)) for stored in listed}
     manifests = {
         stored.id: read_manifest(objects, stored.manifest)
         for stored in listed
-        if stored.manifest is not None and (stored.id not in rows or stored.only_attempt is None)
+        if stored.manifest is not None and known[stored.id] is None
     }
     deleted = view.deleted(
         manifest.segment_id
@@ -265,9 +266,13 @@ def reconcile_verdicts(
         if id not in rows and manifest.segment_id is not None
     )
     for stored in listed:
-        manifest = manifests.get(stored.id)
-        was_deleted = manifest is not None and manifest.segment_id in deleted
-        yield _verdict(stored, rows.get(stored.id), manifest, was_deleted=was_deleted)
+        verdict, manifest = known[stored.id], manifests.get(stored.id)
+        if verdict is None and manifest is not None:
+            was_deleted = manifest.segment_id in deleted
+            row = rows.get(stored.id)
+            verdict = verdict_with_manifest(stored, row, manifest, was_deleted=was_deleted)
+        if verdict is not None:
+            yield verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,29 +312,62 @@ def read_manifest(objects: SegmentObjects, manifest: SegmentObject) -> ManifestV
     return ManifestView(replace(content, digests=None))
 
 
-def _verdict(
+def verdict_without_manifest(
+    stored: StoreView, row: RemoteLogSegmentMetadata | None
+) -> ReconcileVerdict | None:
+    """Compare a segment's objects with its row; return None if its manifest must be read."""
+    if stored.manifest is not None and (row is None or stored.only_attempt is None):
+        return None
+    counting = stored.only_attempt
+    return _verdict(stored, row, counting, is_known=_names_attempt(row, counting))
+
+
+def verdict_with_manifest(
     stored: StoreView,
     row: RemoteLogSegmentMetadata | None,
-    manifest: ManifestView | None,
+    manifest: ManifestView,
     *,
     was_deleted: bool,
 ) -> ReconcileVerdict:
-    state = None if row is None else row.state
-    is_known = manifest is not None
-    if manifest is None:
-        counting = stored.only_attempt
-        is_known = _names_attempt(row, counting)
-    elif manifest.content is None:
+    """Compare a segment's objects with its row and what is under its manifest's key."""
+    state, content = None if row is None else row.state, manifest.content
+    if content is None:
         problem = _corrupt(manifest.damage) if manifest.damage else None
         return ReconcileVerdict(stored, state, problem, is_complete=False, unread=manifest.unread)
-    elif row is not None and _names_another_copy(row, manifest.content):
-        found = manifest.content.attempt
-        text = f"the manifest is of attempt {found}, the metadata is of another copy"
+    if row is not None and _names_another_copy(row, content):
+        text = f"the manifest is of attempt {content.attempt}, the metadata is of another copy"
         return ReconcileVerdict(stored, state, _corrupt(text), is_complete=False)
-    else:
-        counting = manifest.content.attempt
-    problem = find_problem(stored, state, counting, was_deleted=was_deleted)
-    return ReconcileVerdict(stored, state, problem, is_known and stored.is_complete(counting))
+    return _verdict(stored, row, content.attempt, is_known=True, was_deleted=was_deleted)
+
+
+def _verdict(
+    stored: StoreView,
+    row: RemoteLogSegmentMetadata | None,
+    counting: str | None,
+    *,
+    is_known: bool,
+    was_deleted: bool = False,
+) -> ReconcileVerdict:
+    state = None if row is None else row.state
+    is_complete = is_known and stored.is_complete(counting)
+    problem = _wrong_size(stored, row, counting) if row is not None and is_complete else None
+    if problem is None:
+        problem = find_problem(stored, state, counting, was_deleted=was_deleted)
+    return ReconcileVerdict(stored, state, problem, is_complete)
+
+
+def _wrong_size(
+    stored: StoreView, row: RemoteLogSegmentMetadata, counting: str | None
+) -> Problem | None:
+    """Compare the size of a finished segment's log with its metadata."""
+    expected = row.segment_size_in_bytes
+    if row.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED or expected < 0:
+        return None
+    for each in stored.objects:
+        is_log = each.name.kind is SegmentObjectKind.LOG and each.name.attempt == counting
+        if is_log and each.size_bytes != expected:
+            return _corrupt(f"the log has {each.size_bytes} bytes, by its metadata {expected}")
+    return None
 
 
 def _names_attempt(row: RemoteLogSegmentMetadata | None, attempt: str | None) -> bool:

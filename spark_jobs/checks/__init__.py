@@ -1,0 +1,1 @@
+"""Compare the store with the metadata, and verify what is stored, on Spark."""

@@ -1,0 +1,155 @@
+"""Read an inventory of a bucket, as S3 makes it, and refuse one that is not of the location."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from services.api.remote_storage_manager import (
+    ObjectLocation,
+    ObjectQuery,
+    SegmentObject,
+    SegmentObjects,
+    prefix_of,
+    segment_object_name,
+)
+from spark_jobs.checks.frames import whole_frame
+from spark_jobs.checks.objects import OBJECTS_SCHEMA, object_row
+from spark_jobs.checks.options import Inventory
+from spark_jobs.plan import batches_of, rows_in
+from spark_jobs.spark_engine import SparkEngine, spark_errors
+from spark_jobs.sweep_error import EXIT_REFUSED, SweepError
+
+COLUMNS = ("bucket", "key", "size", "last_modified_date")
+_VERSIONS = {"is_latest": "true", "is_delete_marker": "false"}
+"""Columns of an inventory of all versions, and the values of the present one."""
+
+_SAMPLE = 100
+"""Objects of the store that are looked up in the inventory."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenInventory:
+    """An inventory that is of the right location.
+
+    Attributes:
+        rows: `key`, `size_bytes`, `modified_ms`.
+        location_id: the number of the location that it lists.
+        prefix: with which the location's keys begin.
+    """
+
+    rows: DataFrame
+    location_id: int
+    prefix: str
+
+
+def open_inventory(
+    engine: SparkEngine, objects: SegmentObjects, inventory: Inventory, location_id: int
+) -> OpenInventory:
+    """Read and check an inventory of a location.
+
+    Raises:
+        SweepError: it is none, or it is of another bucket; with the exit code of a refusal.
+    """
+    sample = objects.list_segment_objects(ObjectQuery(location_id), page_size=_SAMPLE).objects
+    if not sample:
+        raise _refused("the store lists no segment in this location; leave the option out")
+    with spark_errors():
+        rows = _rows_of(engine.session, inventory.path)
+        _check(rows, sample, inventory)
+    kept = rows.select("key", "size_bytes", "modified_ms")
+    return OpenInventory(kept, sample[0].location.location_id, prefix_of(sample[0].location.key))
+
+
+def inventory_objects(engine: SparkEngine, opened: OpenInventory, name: str) -> DataFrame:
+    """Store the segments' objects of an inventory as the stage `name`, and return them."""
+    task = partial(objects_of_keys, location_id=opened.location_id, prefix=opened.prefix)
+    return whole_frame(engine, engine.written(name, task, opened.rows, OBJECTS_SCHEMA))
+
+
+def objects_of_keys(
+    batches: Iterable[pa.RecordBatch], location_id: int, prefix: str
+) -> Iterator[pa.RecordBatch]:
+    """Turn `key`, `size_bytes`, `modified_ms` into OBJECTS_SCHEMA, without other objects."""
+    found = (_object_of(row, location_id, prefix) for row in rows_in(batches))
+    yield from batches_of((object_row(each) for each in found if each), OBJECTS_SCHEMA)
+
+
+def _object_of(row: Mapping[str, str | int], location_id: int, prefix: str) -> SegmentObject | None:
+    key = str(row["key"])
+    name = segment_object_name(prefix, key)
+    if name is None:
+        return None
+    location = ObjectLocation(location_id, key)
+    return SegmentObject(location, name, int(row["size_bytes"]), "", int(row["modified_ms"]))
+
+
+def _rows_of(spark: SparkSession, path: str) -> DataFrame:
+    """Read a file as `bucket`, `key`, `size_bytes`, `modified_ms`; null for what is none."""
+    is_csv = path.rstrip("/").endswith((".csv", ".csv.gz"))
+    if is_csv:
+        frame = _with_names(spark.read.csv(path, header=True, escape='"'))
+        if not _has_columns(frame) and len(frame.columns) == len(COLUMNS):
+            frame = spark.read.csv(path, header=False, escape='"').toDF(*COLUMNS)
+    elif path.rstrip("/").endswith(".parquet"):
+        frame = _with_names(spark.read.parquet(path))
+    else:
+        raise _refused(f"{path} must end with .csv, .csv.gz or .parquet")
+    if not _has_columns(frame):
+        found = ", ".join(frame.columns)
+        raise _refused(f"{path} has the columns {found}; needs {', '.join(COLUMNS)}")
+    for name, value in _VERSIONS.items():
+        if name in frame.columns:
+            frame = frame.where(F.lower(F.col(name).cast("string")) == value)
+    key = F.url_decode("key") if is_csv else F.col("key")  # S3 encodes keys only in CSV
+    written = F.col("last_modified_date").try_cast("timestamp")
+    return frame.select(
+        "bucket",
+        key.alias("key"),
+        F.col("size").try_cast("long").alias("size_bytes"),
+        F.unix_millis(written).alias("modified_ms"),
+    )
+
+
+def _with_names(frame: DataFrame) -> DataFrame:
+    return frame.toDF(*(name.lower() for name in frame.columns))
+
+
+def _has_columns(frame: DataFrame) -> bool:
+    return set(COLUMNS) <= set(frame.columns)
+
+
+def _check(rows: DataFrame, sample: Iterable[SegmentObject], inventory: Inventory) -> None:
+    """Refuse an inventory with another bucket, an incomplete one, and one without the sample."""
+    is_other = F.col("bucket").isNull() | (F.col("bucket") != inventory.bucket)
+    is_partial = F.col("size_bytes").isNull() | F.col("modified_ms").isNull()
+    keys = [each.location.key for each in sample]
+    [found] = rows.agg(
+        F.count_if(is_other).alias("others"),
+        F.max(F.when(is_other, F.col("bucket"))).alias("other"),
+        F.count_if(is_partial | F.col("key").isNull()).alias("partial"),
+        F.max("modified_ms").alias("newest_ms"),
+        F.count_if(F.col("key").isin(keys)).alias("known"),
+    ).collect()
+    path, bucket = inventory.path, inventory.bucket
+    if found["others"]:
+        other = found["other"]
+        raise _refused(f"{path} is of the bucket {other}, not of {bucket}; give that of {bucket}")
+    if found["partial"]:
+        raise _refused(
+            f"{path} has {found['partial']:,} rows without key, size or time; make it again"
+        )
+    newest_ms = found["newest_ms"]
+    is_expected = newest_ms is None or any(each.modified_ms <= newest_ms for each in sample)
+    if is_expected and not found["known"]:
+        raise _refused(
+            f"{path} has no object that the store lists, such as {keys[0]}; it is of another "
+            "bucket or location: give that of this one"
+        )
+
+
+def _refused(reason: str) -> SweepError:
+    return SweepError(f"--inventory: {reason}", EXIT_REFUSED)

@@ -1,0 +1,195 @@
+"""Judge segments in tasks, by the rules of `sediment reconcile`."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import groupby, islice
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from services.api.partitions import Anomaly, AnomalyKind
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects, shard_of
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.workflows.deletion import Orphan
+from services.workflows.reconcile import (
+    ReconciliationPlan,
+    anomaly_of,
+    find_missing,
+    findings_of,
+    is_settled,
+)
+from services.workflows.segment_views import (
+    MetadataView,
+    PartitionKey,
+    ReconcileVerdict,
+    StoreView,
+    reconcile_verdicts,
+    verdict_without_manifest,
+)
+from spark_jobs.checks.objects import OBJECT_FIELDS, object_of, object_row, views_of
+from spark_jobs.connections import Services
+from spark_jobs.plan import Row, batches_of, partition_key, rows_in, segment_of
+
+FINDING, COUNTED, UNREAD = "FINDING", "COUNTED", "UNREAD"
+SHARDS = 256
+"""Shards by which findings are told apart."""
+
+_BATCH = 500
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+VERDICTS_SCHEMA = pa.schema(
+    [
+        pa.field("what", pa.string()),
+        pa.field("shard", pa.int32()),
+        pa.field("segments", pa.int64()),
+        pa.field("objects", pa.int64()),
+        pa.field("unread", pa.string()),
+        pa.field("kind", pa.string()),
+        pa.field("topic_id", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("segment_id", pa.string()),
+        pa.field("named", pa.string()),
+        pa.field("detail", pa.string()),
+        pa.field("counts", pa.bool_()),
+        pa.field("state", pa.string()),
+        pa.field("is_committed", pa.bool_()),
+        *OBJECT_FIELDS,
+    ]
+)
+"""What judging found. COUNTED: `segments` and `objects` that were compared. UNREAD: a line about
+what cannot be read. FINDING: an anomaly (`named` is its object); the first of a segment `counts`;
+an orphan has its object, and of its segment the state and whether the whole copy goes."""
+
+
+def judge(
+    batches: Iterable[pa.RecordBatch], services: Services, plan: ReconciliationPlan
+) -> Iterator[pa.RecordBatch]:
+    """Compare segments: rows of SEGMENT_KEY, `objects` and `row` to VERDICTS_SCHEMA.
+
+    A partition's rows are adjacent. `objects` are OBJECT_FIELDS of all locations, `row` is of a
+    scan that began after the listing; null without them. Safe to run twice.
+    """
+    with (
+        services.connected_rlmm() as rlmm,
+        services.connected_rsm() as rsm,
+        services.connected_objects() as objects,
+    ):
+        judging, retrying = _Judging(rlmm, rsm, objects, plan), services.retrying()
+        for _, rows in groupby(rows_in(batches), key=partition_key):
+            while batch := list(islice(rows, _BATCH)):
+                yield from batches_of(retrying(judging.rows_about, batch), VERDICTS_SCHEMA)
+
+
+class _Judging:
+    """Compare segments of one partition at a time, with a row for each result."""
+
+    def __init__(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        rsm: RemoteStorageManager,
+        objects: SegmentObjects,
+        plan: ReconciliationPlan,
+    ) -> None:
+        self._rlmm = rlmm
+        self._rsm = rsm
+        self._objects = objects
+        self._plan = plan
+
+    @cached_property
+    def _view(self) -> MetadataView:
+        """Read the names of all partitions, only when something is unclear."""
+        return MetadataView(self._rlmm)
+
+    def rows_about(self, batch: Sequence[Row]) -> list[Row]:
+        """Return what is found about segments of one partition."""
+        partition = UUID(batch[0]["topic_id"]), batch[0]["partition"]
+        views = {row["segment_id"]: views_of(row) for row in batch}
+        metadata = {
+            row["segment_id"]: segment_of(row["row"]) for row in batch if row["row"] is not None
+        }
+        made: list[Row] = []
+        settled: set[UUID] = set()
+        for verdict in self._verdicts(partition, views, metadata):
+            findings = findings_of(verdict, self._plan)
+            made += (_row_of(each, counts=each is findings[0]) for each in findings)
+            if verdict.unread:
+                made.append({"what": UNREAD, "unread": verdict.unread})
+            if is_settled(verdict, findings):
+                settled.add(verdict.stored.id)
+        for each in metadata.values():
+            if each.state is _FINISHED and each.remote_log_segment_id.id not in settled:
+                made += self._of_missing(each)
+        stored = [view for of_segment in views.values() for view in of_segment]
+        objects = sum(len(view.objects) for view in stored)
+        made.append({"what": COUNTED, "segments": len(stored), "objects": objects})
+        shard = shard_of(partition[0], SHARDS)
+        return [{**row, "shard": shard} for row in made]
+
+    def _verdicts(
+        self,
+        partition: PartitionKey,
+        views: dict[str, list[StoreView]],
+        metadata: dict[str, RemoteLogSegmentMetadata],
+    ) -> Iterator[ReconcileVerdict]:
+        """Judge by the scanned rows if they suffice, else by rows and manifests that are read."""
+        unclear: dict[int, list[StoreView]] = {}
+        for segment_id, of_segment in views.items():
+            row = metadata.get(segment_id)
+            for stored in of_segment:
+                # A scan leaves out deleted segments, so that no row may mean either.
+                verdict = None if row is None else verdict_without_manifest(stored, row)
+                if verdict is not None:
+                    yield verdict
+                else:
+                    location_id = stored.objects[0].location.location_id
+                    unclear.setdefault(location_id, []).append(stored)
+        for listed in unclear.values():
+            yield from reconcile_verdicts(self._objects, self._view, partition, listed)
+
+    def _of_missing(self, metadata: RemoteLogSegmentMetadata) -> Iterator[Row]:
+        missing, unread = find_missing(self._view, self._rsm, metadata)
+        if unread:
+            yield {"what": UNREAD, "unread": unread}
+        if missing is not None:
+            yield _row_of(missing, counts=True)
+
+
+def _row_of(finding: Anomaly | Orphan, *, counts: bool) -> Row:
+    anomaly = anomaly_of(finding)
+    of_orphan: Row = {}
+    if isinstance(finding, Orphan):
+        state = None if finding.state is None else finding.state.name
+        of_orphan = {
+            **object_row(finding.stored),
+            "state": state,
+            "is_committed": finding.is_committed,
+        }
+    return {
+        **of_orphan,
+        "what": FINDING,
+        "kind": anomaly.kind.value,
+        "topic_id": str(anomaly.topic_id),
+        "partition": anomaly.partition,
+        "segment_id": str(anomaly.segment_id),
+        "named": anomaly.object_key,
+        "detail": anomaly.detail,
+        "counts": counts,
+    }
+
+
+def finding_of(row: dict[str, Any]) -> Anomaly | Orphan:
+    """Build the finding of a row of kind FINDING."""
+    anomaly = Anomaly(
+        AnomalyKind(row["kind"]),
+        UUID(row["topic_id"]),
+        row["partition"],
+        UUID(row["segment_id"]),
+        row["named"],
+        row["detail"],
+    )
+    if row["object_key"] is None:
+        return anomaly
+    state = None if row["state"] is None else RemoteLogSegmentState[row["state"]]
+    return Orphan(anomaly, object_of(row, row), state, row["is_committed"])

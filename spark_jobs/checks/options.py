@@ -1,0 +1,155 @@
+"""Parse the options of checks; imports nothing of Spark."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from services.api.errors import InvalidRequestError
+from services.api.remote_storage_manager import CURRENT_LOCATION, require_location_id
+from services.api.validation import require
+from services.workflows.reconcile import DEFAULT_GRACE_MS
+from services.workflows.scrub import MAX_PARTS
+from spark_jobs.options import EngineName, SweepOptions, add_job_options, job_options_of
+
+SCRUB_BYTES_PER_S = 32.0 * 1024 * 1024
+_PART = re.compile(r"(\d{1,9})/(\d{1,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """A list of a bucket's objects, made by the store.
+
+    Attributes:
+        path: of the file, or a directory of files, CSV or Parquet, as every executor sees it.
+        bucket: the name of the location's bucket, which the file must name.
+    """
+
+    path: str
+    bucket: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileConfig:
+    """Options of the job `reconcile`.
+
+    Attributes:
+        delete, grace_ms, locations: as in ReconciliationPlan.
+        inventory: to be read instead of a listing; None for a listing.
+    """
+
+    options: SweepOptions
+    delete: bool = False
+    grace_ms: int = DEFAULT_GRACE_MS
+    locations: tuple[int, ...] = (CURRENT_LOCATION,)
+    inventory: Inventory | None = None
+
+    def __post_init__(self) -> None:
+        require(self.grace_ms >= 0, "--grace-ms", "must not be negative")
+        _require_locations(self.locations)
+        has_one = self.inventory is None or len(self.locations) == 1
+        require(has_one, "--inventory", "is of one --location, give one")
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubConfig:
+    """Options of the job `scrub`.
+
+    Attributes:
+        bytes_per_s: read at most so many, by all tasks together; None for no limit.
+        part, parts, locations: as in ScrubPlan.
+    """
+
+    options: SweepOptions
+    bytes_per_s: float | None = SCRUB_BYTES_PER_S
+    part: int = 1
+    parts: int = 1
+    locations: tuple[int, ...] = (CURRENT_LOCATION,)
+
+    def __post_init__(self) -> None:
+        is_positive = self.bytes_per_s is None or self.bytes_per_s > 0
+        require(is_positive, "--bytes-per-s", "must be positive, or 0: no limit")
+        _require_locations(self.locations)
+        require(1 <= self.part <= self.parts <= MAX_PARTS, "--part", "must be I/N, I of 1 to N")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """The end of a check whose document is written."""
+
+    exit_code: int
+
+
+def parse_reconcile(argv: Sequence[str]) -> ReconcileConfig:
+    """Parse the command line of `reconcile`.
+
+    Raises:
+        InvalidRequestError: a value is out of bounds; names the option.
+    """
+    parser = argparse.ArgumentParser(
+        prog="reconcile", description="Compare the object store with the metadata."
+    )
+    _add_options(parser)
+    add = parser.add_argument
+    add("--delete", action="store_true", help="delete orphans that an earlier run saw")
+    add("--grace-ms", type=int, default=DEFAULT_GRACE_MS, help="ignore younger objects")
+    add("--inventory", metavar="FILE", help="CSV or Parquet; instead of a listing")
+    add("--bucket", default="", help="the bucket that the inventory must be of")
+    arguments = parser.parse_args(argv)
+    inventory = None
+    if arguments.inventory is not None:
+        require(arguments.bucket != "", "--bucket", "name the location's bucket with --inventory")
+        inventory = Inventory(arguments.inventory, arguments.bucket)
+    return ReconcileConfig(
+        job_options_of(arguments, EngineName.SPARK),
+        arguments.delete,
+        arguments.grace_ms,
+        tuple(arguments.locations or [CURRENT_LOCATION]),
+        inventory,
+    )
+
+
+def parse_scrub(argv: Sequence[str]) -> ScrubConfig:
+    """Parse the command line of `scrub`.
+
+    Raises:
+        InvalidRequestError: a value is out of bounds; names the option.
+    """
+    parser = argparse.ArgumentParser(
+        prog="scrub", description="Read stored segments and verify their checksums."
+    )
+    _add_options(parser)
+    add = parser.add_argument
+    add("--topic", dest="topics", action="append", default=[], help="only this topic; may repeat")
+    add("--bytes-per-s", type=float, default=SCRUB_BYTES_PER_S, help="0: no limit")
+    add("--part", default="1/1", metavar="I/N", help="only part I of N; a segment keeps its part")
+    arguments = parser.parse_args(argv)
+    found = _PART.fullmatch(arguments.part)
+    if found is None:
+        raise InvalidRequestError(f"--part: {arguments.part!r} is not I/N, such as 3/28")
+    job = job_options_of(arguments, EngineName.SPARK)
+    return ScrubConfig(
+        replace(job, topics=tuple(arguments.topics)),
+        arguments.bytes_per_s or None,
+        int(found[1]),
+        int(found[2]),
+        tuple(arguments.locations or [CURRENT_LOCATION]),
+    )
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    add_job_options(parser)
+    parser.add_argument(
+        "--location",
+        dest="locations",
+        action="append",
+        type=int,
+        metavar="N",
+        help="number of a location; may be repeated; default: that of new segments",
+    )
+
+
+def _require_locations(locations: Sequence[int]) -> None:
+    require(len(set(locations)) == len(locations), "--location", "names a location twice")
+    for location_id in locations:
+        require_location_id(location_id, "--location")

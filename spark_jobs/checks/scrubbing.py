@@ -1,0 +1,72 @@
+"""Read segments and verify their checksums in tasks, by the rules of `sediment scrub`."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from threading import Event
+
+import pyarrow as pa
+
+from services.api.partitions import AnomalyKind
+from services.workflows.check_documents import SCRUB_KINDS
+from services.workflows.scrub import Pace, Scrub, Scrubbed, ScrubPlan
+from services.workflows.segment_views import StoreView
+from spark_jobs import pace
+from spark_jobs.checks.objects import views_of
+from spark_jobs.connections import Services
+from spark_jobs.plan import Row, rows_in
+
+_COUNTS = ("segments", "verified", "damaged", "unchecked", "gone", "unlisted", "read_bytes")
+
+SCRUBBED_SCHEMA = pa.schema(
+    [
+        *(pa.field(name, pa.int64()) for name in (*_COUNTS, *(k.value for k in SCRUB_KINDS))),
+        pa.field("is_cut_short", pa.bool_()),
+        pa.field("reasons", pa.list_(pa.string())),
+    ]
+)
+"""What a task has found: the fields of Scrubbed, and a column for each kind of anomaly."""
+
+
+def scrub_segments(
+    batches: Iterable[pa.RecordBatch],
+    services: Services,
+    plan: ScrubPlan,
+    bytes_per_s: float | None,
+) -> Iterator[pa.RecordBatch]:
+    """Verify segments: rows of SEGMENT_KEY and `objects` to one row of SCRUBBED_SCHEMA.
+
+    A partition's rows are adjacent. Damage is reported to RLMM at once. Safe to run twice.
+    """
+    limit = pace.Pace(bytes_per_s)
+    with (
+        services.connected_rlmm() as rlmm,
+        services.connected_rsm() as rsm,
+        services.connected_objects() as objects,
+    ):
+        scrub = Scrub(rlmm, rsm, objects, plan, Pace(limit.wait_for, Event().wait))
+        done = scrub.run_over(_views(batches))
+    yield pa.RecordBatch.from_pylist([_row_of(done)], schema=SCRUBBED_SCHEMA)
+
+
+def _views(batches: Iterable[pa.RecordBatch]) -> Iterator[StoreView]:
+    for row in rows_in(batches):
+        yield from views_of(row)
+
+
+def _row_of(done: Scrubbed) -> Row:
+    return {
+        **{name: getattr(done, name) for name in _COUNTS},
+        **{kind.value: done.anomalies[kind] for kind in SCRUB_KINDS},
+        "is_cut_short": done.is_cut_short,
+        "reasons": done.reasons,
+    }
+
+
+def scrubbed_of(row: Row) -> Scrubbed:
+    """Build what a task has found from its row."""
+    return Scrubbed(
+        **{name: row[name] for name in _COUNTS},
+        anomalies=Counter({AnomalyKind(kind.value): row[kind.value] for kind in SCRUB_KINDS}),
+        is_cut_short=row["is_cut_short"],
+        reasons=list(row["reasons"]),
+    )

@@ -1,0 +1,165 @@
+"""Checks of the store on Spark find what one process finds, over a bucket with every anomaly."""
+
+import csv
+import json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pyspark.sql import SparkSession
+
+from services.api.ids import TopicIdPartition
+from services.api.partitions import Anomaly, AnomalyKind
+from services.api.remote_log_metadata_manager import all_anomalies
+from services.rsm.layout import segment_keys
+from services.workflows.check_documents import reconcile_document, scrub_document
+from services.workflows.reconcile import Reconciliation, ReconciliationPlan
+from services.workflows.scrub import Pace, Scrub, ScrubPlan
+from spark_jobs.checks import reconcile_job, scrub_job
+from spark_jobs.checks.options import Inventory, ReconcileConfig, ScrubConfig
+from spark_jobs.connections import Services
+from spark_jobs.options import SweepOptions
+from spark_jobs.sweep import SweepRun
+from spark_jobs.sweep_error import EXIT_REFUSED, SweepError
+from tests.harness.tier import Tier, a_topic, now_ms, segment
+from tests.spark.buckets import with_every_anomaly
+from tests.spark.jobs import spark_engine
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
+GRACE_MS = 0
+LISTS = ("failures", "reasons")
+
+
+def options(tier: Tier) -> SweepOptions:
+    return SweepOptions(tier.rsm_process.address, tier.rlmm_process.address)
+
+
+def services(tier: Tier) -> Services:
+    return options(tier).services
+
+
+def a_run(job: str, directory: Path) -> SweepRun:
+    plan_id = uuid4().hex
+    (directory / plan_id).mkdir()
+    return SweepRun(job, plan_id, directory / plan_id, lambda _: None)
+
+
+def anomalies_of(tier: Tier, document: dict[str, Any]) -> set[Anomaly]:
+    """Return what a run reported to RLMM, with the texts."""
+    seen = all_anomalies(tier.rlmm)
+    return {each.anomaly for each in seen if each.run_id == document["run_id"]}
+
+
+def in_one_process(tier: Tier) -> dict[str, Any]:
+    plan = ReconciliationPlan(uuid4().hex, now_ms(), GRACE_MS)
+    with services(tier).connected_objects() as objects:
+        return reconcile_document(plan, Reconciliation(tier.rlmm, tier.rsm, objects, plan).run())
+
+
+def on_spark(spark: SparkSession, tier: Tier, directory: Path, **config: Any) -> dict[str, Any]:
+    this = a_run(reconcile_job.JOB, directory)
+    made = ReconcileConfig(options(tier), grace_ms=GRACE_MS, **config)
+    reported = reconcile_job.run(spark_engine(spark, this.directory), this, made)
+    assert reported.exit_code == 1
+    document: dict[str, Any] = json.loads(this.document.read_text())
+    return document
+
+
+def same(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document without what differs between equal runs."""
+    ordered = {name: sorted(document[name]) for name in LISTS if name in document}
+    return {**document, **ordered, "run_id": ""}
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A bucket with every anomaly, and what one process says of it."""
+
+    topic: TopicIdPartition
+    alone: dict[str, Any]
+    anomalies: set[Anomaly]
+
+
+@pytest.fixture(scope="module")
+def filled(tier: Tier) -> Filled:
+    [tp, _] = with_every_anomaly(tier)
+    alone = in_one_process(tier)
+    return Filled(tp, alone, anomalies_of(tier, alone))
+
+
+def test_reconcile_finds_the_same_as_one_process(
+    spark: SparkSession, tier: Tier, tmp_path: Path, filled: Filled
+) -> None:
+    before = tier.objects(filled.topic.topic_id)
+    found = on_spark(spark, tier, tmp_path)
+    assert same(found) == same(filled.alone)
+    assert anomalies_of(tier, found) == filled.anomalies
+    kinds = {each.kind for each in filled.anomalies}
+    assert kinds == set(AnomalyKind) - {AnomalyKind.ABANDONED_UPLOAD}
+    assert any("bytes, by its metadata" in each.detail for each in filled.anomalies)
+    assert tier.objects(filled.topic.topic_id) == before
+
+
+def inventory(tier: Tier, path: Path, bucket: str, *, but: str = "nothing") -> Inventory:
+    """Write the bucket's objects as S3 does, without those of a key, and one that is gone."""
+    gone = segment_keys("", segment(a_topic()[0], 0)).log("a" * 16)
+    listed = tier.s3.client().list_objects(tier.bucket, recursive=True)
+    rows = [
+        (str(each.object_name), each.size, each.last_modified)
+        for each in listed
+        if but not in str(each.object_name)
+    ]
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL)
+        writer.writerow(("bucket", "key", "size", "last_modified_date"))
+        for key, size, at in [*rows, (gone, 7, datetime.now(UTC))]:
+            writer.writerow((bucket, key, size, at.isoformat() if at else ""))
+    return Inventory(str(path), bucket)
+
+
+def test_an_inventory_gives_what_a_listing_gives_though_it_is_old(
+    spark: SparkSession, tier: Tier, tmp_path: Path, filled: Filled
+) -> None:
+    newer = tier.fill(filled.topic, 1, first=20)[0].remote_log_segment_id.id
+    alone = in_one_process(tier)
+    written = inventory(tier, tmp_path / "inventory.csv", tier.bucket, but=newer.hex)
+    found = on_spark(spark, tier, tmp_path, inventory=written)
+    assert same(found) == same(alone)
+    assert anomalies_of(tier, found) == filled.anomalies
+
+
+def test_an_inventory_of_another_bucket_is_refused_before_anything(
+    spark: SparkSession, tier: Tier, tmp_path: Path, filled: Filled
+) -> None:
+    before = {each.run_id for each in all_anomalies(tier.rlmm)}
+    written = inventory(tier, tmp_path / "inventory.csv", "another")
+    for other, said in (
+        (replace(written, bucket=tier.bucket), "is of the bucket another, not of spark-"),
+        (inventory(tier, tmp_path / "other.csv", "another", but="/"), "has no object that"),
+    ):
+        with pytest.raises(SweepError, match=said) as refused:
+            on_spark(spark, tier, tmp_path, inventory=other)
+        assert (refused.value.exit_code, "\n" in str(refused.value)) == (EXIT_REFUSED, False)
+    assert {each.run_id for each in all_anomalies(tier.rlmm)} == before
+
+
+def test_scrub_finds_the_same_as_one_process(
+    spark: SparkSession, tier: Tier, tmp_path: Path, filled: Filled
+) -> None:
+    plan = ScrubPlan(uuid4().hex)
+    pace = Pace(lambda _: None, lambda _: None)
+    with services(tier).connected_objects() as objects:
+        alone = Scrub(tier.rlmm, tier.rsm, objects, plan, pace).run()
+    expected = scrub_document(plan, (), 10**9, alone)
+    reported = anomalies_of(tier, expected)
+    this = a_run(scrub_job.JOB, tmp_path)
+    config = ScrubConfig(options(tier), bytes_per_s=1e9)
+    assert scrub_job.run(spark_engine(spark, this.directory), this, config).exit_code == 1
+    found = json.loads(this.document.read_text())
+    assert same(found) == same(expected)
+    assert anomalies_of(tier, found) == reported
+    assert alone.damaged >= 2
+    assert alone.verified >= 3
