@@ -11,7 +11,12 @@ from urllib3.exceptions import MaxRetryError
 
 from services.api.errors import CorruptSegmentError, InvalidRequestError, RemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.remote_storage_manager import FileDigest, IndexType, LogDigest
+from services.api.remote_storage_manager import (
+    FileDigest,
+    IndexType,
+    LogDigest,
+    segment_object_name,
+)
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
@@ -22,7 +27,7 @@ from services.rsm.backends.protocol import Part, Upload, UploadedPart
 from services.rsm.backends.s3 import S3Storage
 from services.rsm.backends.s3_credentials import FixedCredentials
 from services.rsm.backends.s3_http import S3Target
-from services.rsm.layout import CustomMetadata, Manifest, segment_keys, segment_object_name
+from services.rsm.layout import CustomMetadata, Manifest, segment_keys
 from tests.harness.parsers.target import Target
 
 _TP = TopicIdPartition(UUID(int=1 << 100), "orders", 3)
