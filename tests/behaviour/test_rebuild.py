@@ -38,6 +38,8 @@ from tests.harness.eventually import eventually
 from tests.harness.patience import PATIENT
 from tests.harness.tier import EPOCH, SIZE_BYTES, SmallTier, a_topic, ids, segment
 
+pytestmark = pytest.mark.deep
+
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED

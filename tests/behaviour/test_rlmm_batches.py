@@ -41,6 +41,8 @@ from tests.contract.rlmm.segments import (
 from tests.harness.eventually import eventually
 from tests.harness.rlmm_database import statements_sent, waiting
 
+pytestmark = pytest.mark.deep
+
 SEGMENTS = 40
 ROUNDS = 8
 TABLES = {

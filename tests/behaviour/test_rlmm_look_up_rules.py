@@ -27,6 +27,8 @@ from tests.contract.rlmm.segments import (
 )
 from tests.harness import look_up_oracle
 
+pytestmark = pytest.mark.deep
+
 TP = TopicIdPartition(uuid4(), "orders", 0)
 OFFSETS = 64
 STEPS = 30

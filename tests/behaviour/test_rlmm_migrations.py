@@ -21,6 +21,8 @@ from services.rlmm.schema import current_revision, known_revision, upgrade
 from services.rlmm.tables import Base
 from tests.contract.rlmm.segments import segment
 
+pytestmark = pytest.mark.deep
+
 TP = TopicIdPartition(uuid4(), "orders", 0)
 
 CONSTRAINTS = """

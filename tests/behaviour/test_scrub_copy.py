@@ -41,6 +41,8 @@ from tests.harness.faults import Answer, Corrupt, Direction
 from tests.harness.http_proxy import HttpProxy
 from tests.harness.s3_operations import s3_operation
 
+pytestmark = pytest.mark.deep
+
 LOG, INDEXES = SegmentObjectKind.LOG, SegmentObjectKind.INDEXES
 MANIFEST = SegmentObjectKind.MANIFEST
 # Two reads; the last chunk is a short one.

@@ -12,6 +12,8 @@ from services.local.postgres import EmbeddedPostgres
 from tests.contract.sound_rlmm_requests import RPCS, rlmm_of_sound_requests, sound_requests
 from tests.deep.fuzzing.calling import METHODS, call
 
+pytestmark = pytest.mark.deep
+
 _INTEGERS: Final = {FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64}
 _ANSWERED_ONLY: Final = {"first_seen_ms", "last_seen_ms", "times_seen"}
 """Numbers of an anomaly that a report ignores."""

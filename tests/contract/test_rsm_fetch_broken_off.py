@@ -37,6 +37,8 @@ from tests.harness.grpc_server import served
 from tests.harness.http_proxy import HttpProxy
 from tests.harness.s3_operations import s3_operation
 
+pytestmark = pytest.mark.deep
+
 SIZE = 3 * MIB
 # What may be under way on a connection beyond what is read: the buffers of four sockets.
 UNDER_WAY = 24 * MIB

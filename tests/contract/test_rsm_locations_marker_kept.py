@@ -18,6 +18,8 @@ from tests.contract.rsm_over_s3 import settings_for
 from tests.harness.faults import Answer
 from tests.harness.http_proxy import HttpProxy
 
+pytestmark = pytest.mark.deep
+
 FILES = Files(b"log")
 CHUNKS = len(list(FILES.chunks()))
 

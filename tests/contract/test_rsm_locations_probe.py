@@ -31,6 +31,8 @@ from tests.harness.http_messages import Head
 from tests.harness.http_proxy import HttpProxy
 from tests.harness.s3_operations import s3_operation
 
+pytestmark = pytest.mark.deep
+
 IN_S3_ONLY = {
     Capability.RANGE_PAST_THE_END,
     Capability.CHECKSUMS,

@@ -30,6 +30,8 @@ from tests.harness.faults import Answer
 from tests.harness.http_proxy import HttpProxy
 from tests.harness.s3_operations import s3_operation
 
+pytestmark = pytest.mark.deep
+
 FILES = Files(some_bytes(100_000))
 
 

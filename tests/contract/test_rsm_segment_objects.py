@@ -19,6 +19,8 @@ from tests.contract.rsm_over_s3 import PART, settings_for
 from tests.contract.segment_objects_contract import LOCATION_ID, SegmentObjectsContract, Store
 from tests.harness.grpc_server import served
 
+pytestmark = pytest.mark.deep
+
 
 class InProcess(SegmentObjectsContract):
     """Tests RSM in process; subclasses provide `settings`."""
