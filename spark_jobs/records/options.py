@@ -25,6 +25,7 @@ OPTIONS = (
     "splitBytes",
     "maxOffsetsPerTrigger",
     "failOnDataLoss",
+    "requireAll",
 )
 DEFAULT_SPLIT_BYTES = 64 * 1024 * 1024
 _SMALLEST_SPLIT_BYTES = 4 * 1024
@@ -44,6 +45,7 @@ class RecordsOptions:
         split_bytes: about how much of a log a task reads.
         max_offsets_per_trigger: of a stream, over all partitions; None for no limit.
         fail_on_data_loss: of a stream, if offsets that it has not read yet are gone.
+        require_all: of a read, fail if an offset from `from_offset` to `to_offset` is not there.
     """
 
     table: str
@@ -59,6 +61,7 @@ class RecordsOptions:
     split_bytes: int
     max_offsets_per_trigger: int | None
     fail_on_data_loss: bool
+    require_all: bool
 
 
 def records_options(given: Mapping[str, str]) -> tuple[SourceOptions, RecordsOptions]:
@@ -88,4 +91,12 @@ def records_options(given: Mapping[str, str]) -> tuple[SourceOptions, RecordsOpt
         split_bytes=number("splitBytes", None, _SMALLEST_SPLIT_BYTES) or DEFAULT_SPLIT_BYTES,
         max_offsets_per_trigger=number("maxOffsetsPerTrigger", None, 1),
         fail_on_data_loss=options.choice("failOnDataLoss", ("true", "false"), "true") == "true",
+        require_all=_require_all(options),
     )
+
+
+def _require_all(options: SourceOptions) -> bool:
+    wanted = options.boolean("requireAll")
+    if wanted and not (options.text("fromOffset") and options.text("toOffset")):
+        raise bad_option("requireAll", "give fromOffset and toOffset too")
+    return wanted

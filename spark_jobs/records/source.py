@@ -13,16 +13,18 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from services.api.errors import InvalidRequestError
-from services.api.ids import uuid_to_text
+from services.api.ids import TopicIdPartition, uuid_to_text
 from spark_jobs.connections import Services
 from spark_jobs.records.options import OFFSETS, RecordsOptions, records_options
 from spark_jobs.records.reading import read_pieces
 from spark_jobs.records.schema import OFFSETS_SCHEMA, RECORDS_SCHEMA
 from spark_jobs.records.tier import (
     PartitionReach,
+    TierReader,
     connected,
     plan_tasks,
     read_reach,
+    require_range,
     wanted_partitions,
 )
 
@@ -48,6 +50,7 @@ class SedimentRecords(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         given, options = records_options(self.options)
         given.refuse(("toOffset",), "a stream has no end; give toTime, or stop the query")
+        given.refuse(("requireAll",), "a stream has failOnDataLoss instead")
         if options.table == OFFSETS:
             raise InvalidRequestError("option table: a stream reads records only")
         services, _ = self._connected(schema)
@@ -79,7 +82,7 @@ class RecordsReader(DataSourceReader):
             return [
                 InputPartition(task)
                 for tp in wanted_partitions(tier, options)
-                for found in [read_reach(tier, tp, options.from_offset, options.is_committed)]
+                for found in [_reach(tier, tp, options)]
                 for task in plan_tasks(
                     tier, options, found, found.reach.first, _end_of(found, options)
                 )
@@ -117,6 +120,19 @@ class OffsetsReader(RecordsReader):
             None if watermark is None else watermark.high_watermark,
             _reason(found, options),
         )
+
+
+def _reach(tier: TierReader, tp: TopicIdPartition, options: RecordsOptions) -> PartitionReach:
+    """Read how far a partition reaches.
+
+    Raises:
+        InvalidRangeError: `requireAll` was given, and some of the offsets are not there.
+    """
+    first, last, is_exact = options.from_offset, options.to_offset, options.require_all
+    found = read_reach(tier, tp, first, options.is_committed, is_exact=is_exact)
+    if is_exact and first is not None and last is not None:
+        require_range(found, first, last + 1, "The option requireAll=false reads what is there")
+    return found
 
 
 def _end_of(found: PartitionReach, options: RecordsOptions) -> int:

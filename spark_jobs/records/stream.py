@@ -11,7 +11,6 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from services.api.errors import InvalidRangeError
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
 from spark_jobs.connections import Services
 from spark_jobs.records.options import RecordsOptions
@@ -23,6 +22,7 @@ from spark_jobs.records.tier import (
     connected,
     plan_tasks,
     read_reach,
+    require_range,
     wanted_partitions,
 )
 
@@ -97,15 +97,10 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first is not None and first >= end:
             return []
         found = self._reach(tier, tp, first)
-        begins = found.reach.first if first is None else first
-        is_gone = found.reach.first > begins or found.end < end
-        if is_gone and self._options.fail_on_data_loss:
-            raise InvalidRangeError(
-                f"{tp.topic}-{tp.partition}: offsets {begins} to {end - 1} were to be read, the "
-                f"tier has {found.reach.first} to {found.end - 1}; retention or `sediment topics "
-                "delete` may have deleted the others. The option failOnDataLoss=false goes on "
-                "without them"
-            )
+        if self._options.fail_on_data_loss:
+            begins = found.reach.first if first is None else first
+            hint = "The option failOnDataLoss=false goes on without them"
+            require_range(found, begins, end, hint)
         return plan_tasks(tier, self._options, found, found.reach.first, end)
 
     def _ranges(

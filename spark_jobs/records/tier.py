@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from services.api.errors import (
     CorruptSegmentError,
+    InvalidRangeError,
     InvalidRequestError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
@@ -155,6 +156,18 @@ def read_reach(
     reach = reach_of(segments, lineage, state.gaps, start, is_exact=is_exact)
     end = _stable_end(tier, reach) if is_committed and reach.extents else reach.end
     return PartitionReach(tp, reach, max(min(end, reach.end), reach.first), state)
+
+
+def require_range(found: PartitionReach, first: int, end: int, hint: str) -> None:
+    """Raise InvalidRangeError if some offsets from `first` to `end`, exclusive, are not there."""
+    if found.reach.first <= first and found.end >= end:
+        return
+    tp = found.topic_id_partition
+    raise InvalidRangeError(
+        f"{tp.topic}-{tp.partition}: offsets {first} to {end - 1} were to be read, the "
+        f"tier has {found.reach.first} to {found.end - 1}; retention or `sediment topics "
+        f"delete` may have deleted the others. {hint}"
+    )
 
 
 def _finished(

@@ -362,3 +362,19 @@ def test_bytes_before_and_after_a_range_are_not_requested(shipped: ServedTier) -
     [piece] = task.value
     assert 0 < piece.start_position < piece.end_position
     assert piece.size_bytes < piece.extent.segment.segment_size_in_bytes // 2
+
+
+def test_a_read_that_must_have_every_offset_fails_without_one(tier: ServedTier) -> None:
+    [tp] = a_topic()
+    copied(tier, tp, 0, [plain(0, [b"a", b"b"])])
+    wanted = {"topic": tp.topic, "requireAll": "true", "fromOffset": 0}
+    assert offsets(records(tier, **wanted, toOffset=1)) == [0, 1]
+    with pytest.raises(InvalidRangeError, match=r"offsets 0 to 2 were to be read.* has 0 to 1;"):
+        records(tier, **wanted, toOffset=2)
+    copied(tier, tp, 2, [plain(2, [b"c"])])
+    assert offsets(records(tier, **wanted, toOffset=2)) == [0, 1, 2]
+    tier.rlmm.raise_log_start_offset(tp, 2)
+    with pytest.raises(InvalidRangeError, match="requireAll=false"):
+        records(tier, **wanted, toOffset=2)
+    with pytest.raises(InvalidRequestError, match="option requireAll: give fromOffset"):
+        records(tier, topic=tp.topic, requireAll="true")
