@@ -68,6 +68,7 @@ def owner_of(name: str) -> str | None:
     return None
 
 
+@pytest.mark.deep
 def test_packages_import_only_allowed_packages() -> None:
     broken = []
     for name in modules():
