@@ -48,6 +48,7 @@ from services.workflows.check_documents import (
 )
 from services.workflows.reconcile import Reconciled, Reconciliation, ReconciliationPlan
 from services.workflows.scrub import Pace, Scrub, Scrubbed, ScrubPlan
+from services.workflows.unfinished_copies import CopyKind
 
 app = command_group()
 
@@ -178,8 +179,8 @@ def reconcile(
         print_json(reconcile_document(plan, done))
     else:
         print_table("Reconciled", ("what", "count"), _rows(done))
-        for failure in failures_of(done):
-            say(failure)
+        for line in (*done.unfinished, *failures_of(done)):
+            say(line)
     raise typer.Exit(EXIT_PARTIAL if needs_operator(done) else 0)
 
 
@@ -188,6 +189,7 @@ def _rows(done: Reconciled) -> list[tuple[object, ...]]:
         ("objects", f"{done.objects:,}"),
         ("segments", f"{done.segments:,}"),
         *((kind.value, f"{done.anomalies[kind]:,}") for kind in AnomalyKind),
+        *((kind.value, f"{done.copies[kind]:,}") for kind in CopyKind),
         ("objects deleted", f"{done.deletions.objects:,}"),
         ("left for the next run", f"{done.deletions.left:,}"),
         ("uploads aborted", f"{done.deletions.uploads:,}"),

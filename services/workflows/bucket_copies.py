@@ -89,7 +89,7 @@ def superseded(copies: Sequence[BucketCopy]) -> Mapping[int, BucketCopy]:
         for other in before:
             better, worse = (place, other) if _is_better(copies, place, other) else (other, place)
             is_best = worse not in best or _is_better(copies, better, best[worse])
-            if is_best and _covers(copies[better].segment, copies[worse].segment):
+            if is_best and covers(copies[better].segment, copies[worse].segment):
                 best[worse] = better
         before.append(place)
     return {worse: copies[place] for worse, place in best.items() if not copies[worse].is_known}
@@ -99,7 +99,8 @@ def _is_better(copies: Sequence[BucketCopy], place: int, other: int) -> bool:
     return (copies[place].rank, -place) > (copies[other].rank, -other)
 
 
-def _covers(better: RemoteLogSegmentMetadata, worse: RemoteLogSegmentMetadata) -> bool:
+def covers(better: RemoteLogSegmentMetadata, worse: RemoteLogSegmentMetadata) -> bool:
+    """Return whether a segment has every offset of another one, under the same leader epochs."""
     if better.start_offset > worse.start_offset or better.end_offset < worse.end_offset:
         return False
     ranges = better.epoch_ranges()

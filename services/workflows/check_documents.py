@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from services.api.partitions import AnomalyKind
 from services.workflows.reconcile import Reconciled, ReconciliationPlan
 from services.workflows.scrub import Scrubbed, ScrubPlan
+from services.workflows.unfinished_copies import CopyKind
 
 SCRUB_KINDS = (AnomalyKind.CORRUPT_OBJECT, AnomalyKind.MISSING_OBJECTS)
 _FOR_AN_OPERATOR = (
@@ -34,6 +35,8 @@ def reconcile_document(plan: ReconciliationPlan, done: Reconciled) -> dict[str, 
         "objects": done.objects,
         "segments": done.segments,
         "anomalies": {kind.value: done.anomalies[kind] for kind in AnomalyKind},
+        "copies": {kind.value: done.copies[kind] for kind in CopyKind},
+        "unfinished": done.unfinished,
         "deleted_objects": done.deletions.objects,
         "ended_uploads": done.deletions.uploads,
         "left": done.deletions.left,

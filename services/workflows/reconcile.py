@@ -44,6 +44,7 @@ from services.workflows.segment_views import (
     reconcile_verdicts,
     store_views,
 )
+from services.workflows.unfinished_copies import CopyKind, UnfinishedCopies, line_about
 
 DEFAULT_GRACE_MS = 24 * 60 * 60 * 1000
 
@@ -51,6 +52,7 @@ SHARDS = 64
 """Parts of the listing that are compared one after the other, to bound a run's memory."""
 
 _BATCH = 500
+_STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 T = TypeVar("T")
 
@@ -73,8 +75,13 @@ class ReconciliationPlan:
     delete: bool = False
     locations: Sequence[int] = (CURRENT_LOCATION,)
 
+    @property
+    def before_ms(self) -> int:
+        """Return the time at which, or before which, something is old."""
+        return self.now_ms - self.grace_ms
+
     def is_old(self, at_ms: int) -> bool:
-        return at_ms <= self.now_ms - self.grace_ms
+        return at_ms <= self.before_ms
 
 
 @dataclass(slots=True)
@@ -83,20 +90,31 @@ class Reconciled:
 
     Attributes:
         anomalies: counts by kind; for orphans, of segments.
+        copies: counts of the copies that never finished, by kind.
         unread: one line for each object that could not be read, at most MAX_UNREAD.
+        unfinished: one line for each of `copies`, at most MAX_UNFINISHED.
     """
 
     objects: int = 0
     segments: int = 0
     anomalies: Counter[AnomalyKind] = field(default_factory=Counter)
     deletions: Deletions = field(default_factory=Deletions)
+    copies: Counter[CopyKind] = field(default_factory=Counter)
     unread: list[str] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
 
     MAX_UNREAD = 100
+    MAX_UNFINISHED = 100
 
     def note_unread(self, line: str) -> None:
         if len(self.unread) < self.MAX_UNREAD:
             self.unread.append(line)
+
+    def note_copy(self, kind: CopyKind, line: str) -> None:
+        """Count a copy that never finished."""
+        self.copies[kind] += 1
+        if len(self.unfinished) < self.MAX_UNFINISHED:
+            self.unfinished.append(line)
 
 
 Finding: TypeAlias = Anomaly | Orphan | AbandonedUpload
@@ -286,9 +304,12 @@ class Reconciliation:
         return settled
 
     def _check_missing(self, view: MetadataView, tp: TopicIdPartition, settled: set[UUID]) -> None:
+        copies = UnfinishedCopies(self._plan.before_ms)
         try:
-            for metadata in all_segments(self._rlmm, tp, states=(_FINISHED,)):
-                if metadata.remote_log_segment_id.id not in settled:
+            for metadata in all_segments(self._rlmm, tp, states=(_STARTED, _FINISHED)):
+                copies.see(metadata)
+                is_open = metadata.remote_log_segment_id.id not in settled
+                if metadata.state is _FINISHED and is_open:
                     missing, unread = find_missing(view, self._rsm, metadata)
                     if unread:
                         self._done.note_unread(unread)
@@ -296,6 +317,8 @@ class Reconciliation:
                         self._recording.add(missing)
         except RemoteResourceNotFoundError:
             return  # The partition was removed meanwhile.
+        for kind, each in copies.found():
+            self._done.note_copy(kind, line_about(kind, each))
 
 
 def _anomaly(stored: StoreView, problem: Problem, about: SegmentObject | None) -> Anomaly:

@@ -80,10 +80,10 @@ def segments_with_objects(
 
 
 def by_partition(engine: SparkEngine, segments: DataFrame) -> DataFrame:
-    """Put the segments of a partition beside each other, in one task."""
-    return segments.repartition(
-        2 * engine.parallelism, "topic_id", "partition"
-    ).sortWithinPartitions(*SEGMENT_KEY)
+    """Put the segments of a partition beside each other, by start offset, in one task."""
+    start_offset = F.coalesce("row.start_offset", F.get("objects", F.lit(0))["start_offset"])
+    together = segments.repartition(2 * engine.parallelism, "topic_id", "partition")
+    return together.sortWithinPartitions("topic_id", "partition", start_offset, "segment_id")
 
 
 def shard_column() -> Column:

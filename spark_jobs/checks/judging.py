@@ -1,6 +1,6 @@
 """Judge segments in tasks, by the rules of `sediment reconcile`."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby, islice
 from typing import Any
@@ -28,11 +28,12 @@ from services.workflows.segment_views import (
     reconcile_verdicts,
     verdict_without_manifest,
 )
+from services.workflows.unfinished_copies import CopyKind, UnfinishedCopies, line_about
 from spark_jobs.checks.objects import OBJECT_FIELDS, object_of, object_row, views_of
 from spark_jobs.connections import Services
 from spark_jobs.plan import Row, batches_of, partition_key, rows_in, segment_of
 
-FINDING, COUNTED, UNREAD = "FINDING", "COUNTED", "UNREAD"
+FINDING, COUNTED, UNREAD, UNFINISHED = "FINDING", "COUNTED", "UNREAD", "UNFINISHED"
 SHARDS = 256
 """Shards by which findings are told apart."""
 
@@ -59,8 +60,9 @@ VERDICTS_SCHEMA = pa.schema(
     ]
 )
 """What judging found. COUNTED: `segments` and `objects` that were compared. UNREAD: a line about
-what cannot be read. FINDING: an anomaly (`named` is its object); the first of a segment `counts`;
-an orphan has its object, and of its segment the state and whether the whole copy goes."""
+what cannot be read. UNFINISHED: a copy that never finished, its kind and a line. FINDING: an
+anomaly (`named` is its object); the first of a segment `counts`; an orphan has its object, and of
+its segment the state and whether the whole copy goes."""
 
 
 def judge(
@@ -68,8 +70,8 @@ def judge(
 ) -> Iterator[pa.RecordBatch]:
     """Compare segments: rows of SEGMENT_KEY, `objects` and `row` to VERDICTS_SCHEMA.
 
-    A partition's rows are adjacent. `objects` are OBJECT_FIELDS of all locations, `row` is of a
-    scan that began after the listing; null without them. Safe to run twice.
+    A partition's rows are adjacent, by start offset. `objects` are OBJECT_FIELDS of all locations,
+    `row` is of a scan that began after the listing; null without them. Safe to run twice.
     """
     with (
         services.connected_rlmm() as rlmm,
@@ -78,8 +80,16 @@ def judge(
     ):
         judging, retrying = _Judging(rlmm, rsm, objects, plan), services.retrying()
         for _, rows in groupby(rows_in(batches), key=partition_key):
+            copies = UnfinishedCopies(plan.before_ms)
             while batch := list(islice(rows, _BATCH)):
-                yield from batches_of(retrying(judging.rows_about, batch), VERDICTS_SCHEMA)
+                metadata = {
+                    row["segment_id"]: segment_of(row["row"]) for row in batch if row["row"]
+                }
+                for each in metadata.values():
+                    copies.see(each)
+                found = retrying(judging.rows_about, batch, metadata)
+                yield from batches_of(found, VERDICTS_SCHEMA)
+            yield from batches_of(map(_row_of_copy, copies.found()), VERDICTS_SCHEMA)
 
 
 class _Judging:
@@ -102,13 +112,12 @@ class _Judging:
         """Read the names of all partitions, only when something is unclear."""
         return MetadataView(self._rlmm)
 
-    def rows_about(self, batch: Sequence[Row]) -> list[Row]:
-        """Return what is found about segments of one partition."""
+    def rows_about(
+        self, batch: Sequence[Row], metadata: Mapping[str, RemoteLogSegmentMetadata]
+    ) -> list[Row]:
+        """Return what is found about segments of one partition; `metadata` by segment id."""
         partition = UUID(batch[0]["topic_id"]), batch[0]["partition"]
         views = {row["segment_id"]: views_of(row) for row in batch}
-        metadata = {
-            row["segment_id"]: segment_of(row["row"]) for row in batch if row["row"] is not None
-        }
         made: list[Row] = []
         settled: set[UUID] = set()
         for verdict in self._verdicts(partition, views, metadata):
@@ -131,7 +140,7 @@ class _Judging:
         self,
         partition: PartitionKey,
         views: dict[str, list[StoreView]],
-        metadata: dict[str, RemoteLogSegmentMetadata],
+        metadata: Mapping[str, RemoteLogSegmentMetadata],
     ) -> Iterator[ReconcileVerdict]:
         """Judge by the scanned rows if they suffice, else by rows and manifests that are read."""
         unclear: dict[int, list[StoreView]] = {}
@@ -154,6 +163,16 @@ class _Judging:
             yield {"what": UNREAD, "unread": unread}
         if missing is not None:
             yield _row_of(missing, counts=True)
+
+
+def _row_of_copy(found: tuple[CopyKind, RemoteLogSegmentMetadata]) -> Row:
+    kind, metadata = found
+    return {
+        "what": UNFINISHED,
+        "shard": shard_of(metadata.topic_id_partition.topic_id, SHARDS),
+        "kind": kind.value,
+        "detail": line_about(kind, metadata),
+    }
 
 
 def _row_of(finding: Anomaly | Orphan, *, counts: bool) -> Row:

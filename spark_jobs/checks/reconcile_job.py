@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from services.workflows.check_documents import needs_operator, reconcile_document
 from services.workflows.reconcile import ReconciliationPlan, Recording, abandoned_uploads
 from services.workflows.segment_views import MetadataView
+from services.workflows.unfinished_copies import CopyKind
 from spark_jobs.checks.frames import (
     by_partition,
     listed_objects,
@@ -20,7 +21,9 @@ from spark_jobs.checks.frames import (
 from spark_jobs.checks.inventory import OpenInventory, inventory_objects, open_inventory
 from spark_jobs.checks.judging import (
     COUNTED,
+    FINDING,
     SHARDS,
+    UNFINISHED,
     UNREAD,
     VERDICTS_SCHEMA,
     finding_of,
@@ -92,7 +95,12 @@ class _Comparison:
         self._say("reading the inventory")
         verdicts = self._judged("first", inventory_objects(self._engine, inventory, "inventory"))
         with spark_errors():
-            amiss = verdicts.where(F.col("what") != COUNTED).select("shard").distinct().collect()
+            amiss = (
+                verdicts.where(F.col("what").isin(FINDING, UNREAD))
+                .select("shard")
+                .distinct()
+                .collect()
+            )
         shards = sorted(row["shard"] for row in amiss)
         if not shards:
             return verdicts
@@ -130,5 +138,7 @@ def _add(recording: Recording, row: Row) -> None:
         recording.done.objects += row["objects"]
     elif row["what"] == UNREAD:
         recording.done.note_unread(row["unread"])
+    elif row["what"] == UNFINISHED:
+        recording.done.note_copy(CopyKind(row["kind"]), row["detail"])
     else:
         recording.add(finding_of(row), counts=row["counts"])

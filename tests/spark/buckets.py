@@ -68,6 +68,7 @@ def with_every_anomaly(tier: Tier) -> list[TopicIdPartition]:
     bucket.put(keys.indexes(_ATTEMPT), b"another copy")
     for state in ("DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED"):
         deleted = tier.move(deleted, RemoteLogSegmentState[state])
+    tier.rlmm.add_remote_log_segment_metadata(segment(partitions[1], 1))
     started = segment(tp, 10)
     tier.rlmm.add_remote_log_segment_metadata(started)
     bucket.put(segment_keys("", started).log(_ATTEMPT), b"under way")

@@ -30,7 +30,7 @@ from tests.spark.jobs import spark_engine
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 GRACE_MS = 0
-LISTS = ("failures", "reasons")
+LISTS = ("failures", "reasons", "unfinished")
 
 
 def options(tier: Tier) -> SweepOptions:
@@ -99,6 +99,7 @@ def test_reconcile_finds_the_same_as_one_process(
     assert anomalies_of(tier, found) == filled.anomalies
     kinds = {each.kind for each in filled.anomalies}
     assert kinds == set(AnomalyKind) - {AnomalyKind.ABANDONED_UPLOAD}
+    assert min(found["copies"].values()) >= 1
     assert any("bytes, by its metadata" in each.detail for each in filled.anomalies)
     assert tier.objects(filled.topic.topic_id) == before
 
