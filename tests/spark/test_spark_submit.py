@@ -107,9 +107,8 @@ def test_a_standalone_cluster_sweeps_from_a_directory_that_all_share(
     assert tier.objects(tp.topic_id) == {}
 
 
-@pytest.mark.parametrize(
-    "directory", ["private", pytest.param("read_only", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("directory", ["private", "read_only"])
 def test_a_directory_that_executors_do_not_share_is_named_before_anything_is_marked(
     environment: BareEnvironment,
     cluster: StandaloneCluster,
