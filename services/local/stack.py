@@ -144,7 +144,7 @@ def own_environment(settings: Mapping[str, str]) -> dict[str, str]:
     return {**PROCESS_VARIABLES, **kept, **settings}
 
 
-_START_TIMEOUT_MS = 60_000
+_START_TIMEOUT_MS = 180_000
 _COMMAND_TIMEOUT_S = 300.0
 _PRIVATE_MODE = 0o700
 

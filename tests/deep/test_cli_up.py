@@ -81,8 +81,10 @@ def running_up(data_dir: Path, *options: object) -> Iterator[Up]:
         stderr=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None
+        assert process.stderr is not None
         line = process.stdout.readline()
         try:
+            assert line, f"`sediment up` ended: {process.stderr.read()}"
             yield Up(process, StackEndpoints(**json.loads(line)), data_dir)
         finally:
             process.kill()
