@@ -43,7 +43,8 @@ from tests.plugin.scenes import (
 from tests.plugin.seen import ISOLATION_LEVELS
 
 # All of the story happens before the first test of it.
-pytestmark = [pytest.mark.plugin, pytest.mark.timeout(900)]
+# All of the story happens before its first test: ten minutes of two processors.
+pytestmark = [pytest.mark.plugin, pytest.mark.long, pytest.mark.timeout(900)]
 
 SEED = 405
 KINDS = [("none", True), ("zstd", True)]
