@@ -182,3 +182,16 @@ def _run(command: Sequence[str], directory: Path, first_on_path: Path) -> None:
 
 def _lines(name: str) -> list[str]:
     return (ROOT / name).read_text().splitlines()
+
+
+def test_an_executor_without_sparks_variables_names_them() -> None:
+    """Needs Spark: an image without it says so before."""
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_jobs.entry_point", "executor"],
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("executor: Spark sets SPARK_DRIVER_URL, SPARK_EXECUTOR_ID, ")

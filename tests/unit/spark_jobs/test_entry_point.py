@@ -61,7 +61,6 @@ def test_variables_that_are_missing_are_named() -> None:
         (["echo", "sediment", "sweep"], 0, "sediment sweep\n"),
         (["no-such-command"], 2, "no-such-command: No such file or directory\n"),
         ([], 2, "no command; give `executor`, or a command such as `sediment --help`\n"),
-        (["executor"], 2, "executor: Spark sets SPARK_DRIVER_URL, SPARK_EXECUTOR_ID, "),
     ],
 )
 def test_a_container_runs_its_command(argv: list[str], exit_code: int, output: str) -> None:
