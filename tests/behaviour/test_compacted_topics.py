@@ -31,6 +31,8 @@ from tests.harness.retained_log import AT_ONCE, hourly_log, keep_hours, take_tur
 from tests.harness.ship_stack import Stack, description
 from tests.unit.rlm.kafka_bytes import NAME
 
+pytestmark = pytest.mark.deep
+
 BROKER_ID = 7
 REGISTERED = "c"  # of the log directory's meta.properties
 EPOCH = 2  # the latest of an hourly log

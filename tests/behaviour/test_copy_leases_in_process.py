@@ -36,6 +36,8 @@ from tests.harness.ship_stack import Stack
 from tests.harness.troubled_managers import FailingRsm
 from tests.unit.rlm.kafka_bytes import NAME, three_segments, write_log_dir
 
+pytestmark = pytest.mark.deep
+
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 BROKER_ID = 7

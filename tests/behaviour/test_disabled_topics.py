@@ -45,6 +45,8 @@ from tests.harness.ship_stack import FINISHED, Stack, description, read
 from tests.harness.world import World
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
 
+pytestmark = pytest.mark.deep
+
 EPOCH = 2  # the latest of an hourly log
 ENABLED = {"remote.storage.enable": "true"}
 NOT_ENABLED = {"remote.storage.enable": "false"}

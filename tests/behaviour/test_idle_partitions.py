@@ -20,6 +20,8 @@ from tests.harness.eventually import eventually
 from tests.harness.ship_stack import Stack
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, high_watermarks, three_segments
 
+pytestmark = pytest.mark.deep
+
 INTERVAL_S = 30.0
 RENEW_S = RlmLimits().report_interval_s
 DEADLINE_S = 30.0

@@ -31,6 +31,8 @@ from tests.harness.troubled_managers import raising
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, write_log_dir
 from tests.unit.rlm.test_candidates import lineage
 
+pytestmark = pytest.mark.deep
+
 WHOLE_TIER = [(base, base + 9) for base in range(0, 60, 10)]
 KEPT_LONG = {"retention.ms": str(10_000 * HOUR_MS)}
 

@@ -42,6 +42,8 @@ from tests.harness.retained_log import hourly_log
 from tests.harness.ship_stack import ONE_TRY, Stack
 from tests.unit.rlm.kafka_bytes import NAME
 
+pytestmark = pytest.mark.deep
+
 OTHER = replace(NAME, topic="other", topic_id=uuid4())
 
 

@@ -46,6 +46,8 @@ from tests.harness.ship_stack import Stack
 from tests.harness.troubled_managers import raising
 from tests.unit.rlm.kafka_bytes import NAME
 
+pytestmark = pytest.mark.deep
+
 NAMES = [replace(NAME, partition=number) for number in range(3)]
 LAST = TopicIdPartition(UUID("ffffffff-ffff-4fff-bfff-ffffffffffff"), "z", 0)
 MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED

@@ -36,6 +36,8 @@ from tests.harness.retained_log import Changed, hourly_log, take_turns
 from tests.harness.ship_stack import Stack
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
 
+pytestmark = pytest.mark.deep
+
 OLDER = TopicIdPartition(uuid4(), "older", 0)
 """A partition of another broker, alive, and known to RLMM before all others."""
 

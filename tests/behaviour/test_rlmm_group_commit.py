@@ -36,6 +36,8 @@ from tests.harness.eventually import eventually
 from tests.harness.gated_group_commit import Gated, result_of, to
 from tests.harness.rlmm_database import events, waiting
 
+pytestmark = pytest.mark.deep
+
 LOCK_FIRST = text("SELECT 1 FROM partitions WHERE topic_id = :id AND partition = 0 FOR UPDATE")
 
 

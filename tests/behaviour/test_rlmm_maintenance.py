@@ -31,6 +31,8 @@ from tests.contract.rlmm.segments import (
 from tests.harness.eventually import eventually
 from tests.harness.rlmm_database import events, waiting
 
+pytestmark = pytest.mark.deep
+
 TP = TopicIdPartition(uuid4(), "orders", 0)
 OTHER = TopicIdPartition(TP.topic_id, "orders", 1)
 NOTHING = MaintenanceReport(already_running=False)

@@ -42,6 +42,8 @@ from tests.harness.http_proxy import HttpProxy
 from tests.harness.s3_operations import s3_operation
 from tests.harness.tier import SIZE_BYTES, SmallTier, a_topic, segment
 
+pytestmark = pytest.mark.deep
+
 DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 CORRUPT, MISSING = AnomalyKind.CORRUPT_OBJECT, AnomalyKind.MISSING_OBJECTS

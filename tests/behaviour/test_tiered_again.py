@@ -48,6 +48,8 @@ from tests.harness.variants import first_of
 from tests.harness.world import COPY_LEASE_MS, FINISHED, World
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch
 
+pytestmark = pytest.mark.deep
+
 BROKER_ID = 7
 EPOCH = 2  # the latest of an hourly log
 LATER_EPOCH = 100  # than any of the bundled log
