@@ -49,6 +49,8 @@ from tests.unit.rlm.kafka_bytes import (
     write_log_dir,
 )
 
+pytestmark = pytest.mark.deep
+
 
 def test_a_copy_that_fails_for_good_is_cleaned_up(stack: Stack, log_dir: Path) -> None:
     three_segments(log_dir)

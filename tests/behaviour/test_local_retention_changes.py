@@ -30,6 +30,8 @@ from tests.harness.retained_log import DEADLINE_S, Changed, expire, hourly_log, 
 from tests.harness.ship_stack import Stack, bytes_of, description, read
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, write_log_dir
 
+pytestmark = pytest.mark.deep
+
 EPOCH = 2  # the latest of an hourly log
 FirstBytesRead = Callable[[RemoteLogSegmentMetadata], None]
 

@@ -26,6 +26,8 @@ from tests.harness.troubled_managers import (
 )
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
 
+pytestmark = pytest.mark.deep
+
 
 def lose_before_copy(files: PartitionFiles, base: int) -> None:
     """Delete all before `base` as the broker does; leave five offsets rolled, then an active

@@ -38,6 +38,8 @@ from tests.harness.troubled_managers import (
 )
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
 
+pytestmark = pytest.mark.deep
+
 AWAY = RetriableRemoteStorageError("away")
 REFUSED = RemoteStorageError("no bucket")
 OTHER = replace(NAME, topic="other", topic_id=UUID(int=77))
