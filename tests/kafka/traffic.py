@@ -115,14 +115,13 @@ class Traffic(Background):
 
         A killed broker may leave a transaction open that its coordinator does not know, so that no
         timeout ends it: only the marker of the same producer's next transaction does. Until then
-        nothing behind it is stable.
+        nothing behind it is stable. That happens to a producer too that was told of the end of all
+        its transactions, so that each pause begins with one more.
         """
         with self._turn:
             assert self._running is not None
             assert not self._running.done()
-            self._transactional = eventually(
-                lambda: self._transactional or self._transaction(None, is_commit=False)
-            )
+            self._transactional = eventually(lambda: self._transaction(None, is_commit=False))
             yield
 
     def run(self) -> None:
