@@ -33,7 +33,6 @@ class JobConfig(Protocol):
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _AGAIN_S = 0.1
-_STOPPED = "stopped; run the command again to finish what is marked"
 
 
 class Report(Protocol):
@@ -61,7 +60,7 @@ def launch(
         SweepError: the job could not start or continue, or was stopped by a signal.
     """
     options, plan_id = config.options, uuid4().hex
-    with service_errors(), stopped_by_signals(_STOPPED), scratch_directory() as scratch:
+    with service_errors(), _stopped_by_signals(), scratch_directory() as scratch:
         options.services.require_reachable()
         _require_known(options)
         directory = _made((options.local_work_dir or scratch).absolute() / plan_id)
@@ -86,7 +85,7 @@ def _run(
             this.directory.mkdir()
     this.say(f"plan {this.plan_id}: starting Spark")
     with open_spark(this, options, scratch) as engine:
-        listen_for_signals()  # Spark has replaced our handler by its own
+        _listen_for_signals()  # Spark has replaced our handler by its own
         return run_job(engine, this, config)
 
 
@@ -100,15 +99,16 @@ def run_as_program(
     try:
         with service_errors():
             config = parse()
-        report = launch(job, config, run_job, lambda text: print_line(f"{job}: {text}"), sys.stdout)
+        report = launch(
+            job, config, run_job, lambda text: _print_line(f"{job}: {text}"), sys.stdout
+        )
     except SweepError as e:
-        print_line(f"{job}: {e}")
+        _print_line(f"{job}: {e}")
         return e.exit_code
     return report.exit_code
 
 
-def print_line(text: str) -> None:
-    """Print a line to standard error, without characters that a terminal obeys."""
+def _print_line(text: str) -> None:
     sys.stderr.write(f"{printable(text)}\n")
 
 
@@ -187,22 +187,21 @@ def _stop_later(lost: "sys.UnraisableHookArgs") -> None:
         sys.__unraisablehook__(lost)
 
 
-def listen_for_signals() -> None:
-    """Take SIGTERM and SIGINT; to be repeated when Spark has taken them."""
+def _listen_for_signals() -> None:
     for number in _SIGNALS:
         signal.signal(number, _stop)
 
 
 @contextmanager
-def stopped_by_signals(stopped: str) -> Iterator[None]:
-    """Turn SIGTERM and SIGINT into a SweepError with the text `stopped`."""
+def _stopped_by_signals() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     hook_before, sys.unraisablehook = sys.unraisablehook, _stop_later
-    listen_for_signals()
+    _listen_for_signals()
     try:
         yield
     except _StoppedError as e:
-        raise SweepError(stopped, 128 + e.number) from e
+        text = "stopped; run the command again to finish what it began"
+        raise SweepError(text, 128 + e.number) from e
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

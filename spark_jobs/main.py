@@ -2,16 +2,11 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
 from spark_jobs import partition_removal_sweep, retention_sweep
-from spark_jobs.checks.options import (
-    CheckReport,
-    ReconcileConfig,
-    ScrubConfig,
-    parse_reconcile,
-    parse_scrub,
-)
-from spark_jobs.launch import run_as_program
+from spark_jobs.checks.options import CheckReport, parse_reconcile, parse_scrub
+from spark_jobs.launch import ConfigT, RunJob, run_as_program
 from spark_jobs.stages import Engine
 from spark_jobs.sweep import SweepRun
 from spark_jobs.sweep_error import EXIT_REFUSED
@@ -30,21 +25,20 @@ def _removal(argv: Sequence[str]) -> int:
 
 
 def _reconcile(argv: Sequence[str]) -> int:
-    def run(engine: Engine, this: SweepRun, config: ReconcileConfig) -> CheckReport:
-        from spark_jobs.checks import reconcile_job  # noqa: PLC0415  # needs Spark
-
-        return reconcile_job.run(engine, this, config)
-
-    return run_as_program("reconcile", lambda: parse_reconcile(argv), run)
+    return _check("reconcile", lambda: parse_reconcile(argv))
 
 
 def _scrub(argv: Sequence[str]) -> int:
-    def run(engine: Engine, this: SweepRun, config: ScrubConfig) -> CheckReport:
-        from spark_jobs.checks import scrub_job  # noqa: PLC0415  # needs Spark
+    return _check("scrub", lambda: parse_scrub(argv))
 
-        return scrub_job.run(engine, this, config)
 
-    return run_as_program("scrub", lambda: parse_scrub(argv), run)
+def _check(name: str, parse: Callable[[], ConfigT]) -> int:
+    def run(engine: Engine, this: SweepRun, config: ConfigT) -> CheckReport:
+        # Not at the top: it needs Spark, which a sweep in this process does not.
+        job: RunJob[ConfigT, CheckReport] = import_module(f"spark_jobs.checks.{name}_job").run
+        return job(engine, this, config)
+
+    return run_as_program(name, parse, run)
 
 
 JOBS: dict[str, Job] = {

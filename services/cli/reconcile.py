@@ -1,6 +1,5 @@
 """Compare the object store with the metadata: `sediment reconcile`, `scrub` and `anomalies`."""
 
-import re
 import time
 from collections.abc import Callable
 from threading import Event
@@ -47,7 +46,14 @@ from services.workflows.check_documents import (
     scrub_document,
 )
 from services.workflows.reconcile import Reconciled, Reconciliation, ReconciliationPlan
-from services.workflows.scrub import Pace, Scrub, Scrubbed, ScrubPlan
+from services.workflows.scrub import (
+    DEFAULT_RATE_BYTES_PER_S,
+    Pace,
+    Scrub,
+    Scrubbed,
+    ScrubPlan,
+    parse_part,
+)
 from services.workflows.unfinished_copies import CopyKind
 
 app = command_group()
@@ -198,7 +204,6 @@ def _rows(done: Reconciled) -> list[tuple[object, ...]]:
     ]
 
 
-_PART = re.compile(r"(\d{1,9})/(\d{1,9})")
 _MIB = 1024 * 1024
 
 
@@ -209,7 +214,7 @@ def scrub(
         typer.Option(
             min=0, metavar="BYTES_PER_S", help="Read at most this many bytes/s; 0 for no limit."
         ),
-    ] = 32 * 1024 * 1024,
+    ] = DEFAULT_RATE_BYTES_PER_S,
     part: Annotated[
         str,
         typer.Option(
@@ -243,7 +248,7 @@ def scrub(
       3  no damage found, but something could not be read (it is named), or a
          service failed; run the command again
     """
-    number, parts = _part(part)
+    number, parts = parse_part(part)
     topics, locations = topic or [], tuple(location or [0])
     with (
         connected_rsm(rsm, data_dir) as store,
@@ -267,15 +272,6 @@ def scrub(
     if done.damaged:
         raise typer.Exit(EXIT_PARTIAL)
     raise typer.Exit(0 if done.is_complete else EXIT_FAILED)
-
-
-def _part(text: str) -> tuple[int, int]:
-    found = _PART.fullmatch(text)
-    if found is None:
-        raise CommandError(
-            f"--part: {text!r} is not I/N; for example, 3/28 is the third of 28 parts"
-        )
-    return int(found[1]), int(found[2])
 
 
 def _rate_limit(bytes_per_s: int) -> Callable[[int], None]:

@@ -1,12 +1,18 @@
 """Read stored segments at a bounded rate and report damage."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from uuid import UUID
 
-from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError, RemoteStorageError
+from services.api.errors import (
+    CorruptSegmentError,
+    InvalidRequestError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+)
 from services.api.partitions import MAX_DETAIL_LENGTH, Anomaly, AnomalyKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import (
@@ -27,9 +33,27 @@ from services.workflows.scrub_copy import CopyScrub, UnverifiedError
 from services.workflows.segment_views import MetadataView, StoreView, store_views
 
 MAX_PARTS = 10_000
+DEFAULT_RATE_BYTES_PER_S = 32 * 1024 * 1024
 
 SHARDS = 64
 """Shards of a location's listing; one that fails skips only the rest of its shard."""
+
+
+_PART = re.compile(r"(\d{1,9})/(\d{1,9})")
+
+
+def parse_part(text: str) -> tuple[int, int]:
+    """Parse the option `--part`, I/N, into the number of the part and that of all parts.
+
+    Raises:
+        InvalidRequestError: it is not of this form.
+    """
+    found = _PART.fullmatch(text)
+    if found is None:
+        raise InvalidRequestError(
+            f"--part: {text!r} is not I/N; for example, 3/28 is the third of 28 parts"
+        )
+    return int(found[1]), int(found[2])
 
 
 @dataclass(frozen=True, slots=True)

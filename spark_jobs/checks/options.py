@@ -1,19 +1,14 @@
 """Parse the options of checks; imports nothing of Spark."""
 
 import argparse
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from services.api.errors import InvalidRequestError
 from services.api.remote_storage_manager import CURRENT_LOCATION, require_location_id
 from services.api.validation import require
 from services.workflows.reconcile import DEFAULT_GRACE_MS
-from services.workflows.scrub import MAX_PARTS
+from services.workflows.scrub import DEFAULT_RATE_BYTES_PER_S, MAX_PARTS, parse_part
 from spark_jobs.options import EngineName, SweepOptions, add_job_options, job_options_of
-
-SCRUB_BYTES_PER_S = 32.0 * 1024 * 1024
-_PART = re.compile(r"(\d{1,9})/(\d{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +56,7 @@ class ScrubConfig:
     """
 
     options: SweepOptions
-    bytes_per_s: float | None = SCRUB_BYTES_PER_S
+    bytes_per_s: float | None = DEFAULT_RATE_BYTES_PER_S
     part: int = 1
     parts: int = 1
     locations: tuple[int, ...] = (CURRENT_LOCATION,)
@@ -121,18 +116,16 @@ def parse_scrub(argv: Sequence[str]) -> ScrubConfig:
     _add_options(parser)
     add = parser.add_argument
     add("--topic", dest="topics", action="append", default=[], help="only this topic; may repeat")
-    add("--bytes-per-s", type=float, default=SCRUB_BYTES_PER_S, help="0: no limit")
+    add("--bytes-per-s", type=float, default=DEFAULT_RATE_BYTES_PER_S, help="0: no limit")
     add("--part", default="1/1", metavar="I/N", help="only part I of N; a segment keeps its part")
     arguments = parser.parse_args(argv)
-    found = _PART.fullmatch(arguments.part)
-    if found is None:
-        raise InvalidRequestError(f"--part: {arguments.part!r} is not I/N, such as 3/28")
+    part, parts = parse_part(arguments.part)
     job = job_options_of(arguments, EngineName.SPARK)
     return ScrubConfig(
         replace(job, topics=tuple(arguments.topics)),
         arguments.bytes_per_s or None,
-        int(found[1]),
-        int(found[2]),
+        part,
+        parts,
         tuple(arguments.locations or [CURRENT_LOCATION]),
     )
 

@@ -104,7 +104,7 @@ def test_a_signal_ends_it_without_a_report_or_a_process_left(
         mine = eventually(lambda: children(process.pid))
         process.send_signal(number)
     swept = ended(process)
-    assert_one_line(swept, 128 + number, "stopped; run the command again to finish what is marked")
+    assert_one_line(swept, 128 + number, "stopped; run the command again to finish what it began")
     plan_id_of(swept)
     eventually(lambda: not any(runs(pid) for pid in mine))
     assert ids(tier.rows(tp)) == ids(made)
