@@ -16,7 +16,8 @@ from services.rlmm import schema
 from tests.harness.databases import Databases
 from tests.harness.minio import MinioServer
 
-# Property tests try few examples in `make test`, more in test-deep and most in test-long.
+# Property tests try few examples in `make test`, those that are deep more in test-deep, and all
+# most in test-long.
 settings.register_profile("quick", max_examples=25, deadline=None)
 settings.register_profile("deep", max_examples=100, deadline=None)
 settings.register_profile("long", max_examples=1_000, deadline=None)
