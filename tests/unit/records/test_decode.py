@@ -75,7 +75,9 @@ def one(data: bytes) -> Batch:
 
 
 def record(value: bytes, delta: int = 0) -> bytes:
-    body = bytes([0, 0, delta << 1, 1, len(value) << 1]) + value + b"\0"
+    number = delta << 1
+    varint = bytes([number]) if number < 0x80 else bytes([number & 0x7F | 0x80, number >> 7])
+    body = b"\0\0" + varint + bytes([1, len(value) << 1]) + value + b"\0"
     return bytes([len(body) << 1]) + body
 
 
@@ -84,6 +86,24 @@ def test_only_the_offsets_of_a_range_are_decoded() -> None:
     columns = RecordColumns()
     decode(made, 6, 6, LIMIT_BYTES, columns)
     assert (columns.offsets, columns.values, columns.timestamp_types) == ([6], [b"1"], [0])
+
+
+def test_offsets_of_a_batch_with_many_records_are_decoded() -> None:
+    """From the 65th record on the offset delta takes two bytes, while that of the time takes one."""
+    made = one(batch(5, 100, payload=b"".join(record(b"v", at) for at in range(100))))
+    columns = RecordColumns()
+    decode(made, 0, INT64_MAX, LIMIT_BYTES, columns)
+    assert columns.offsets == list(range(5, 105))
+
+
+@pytest.mark.parametrize("none", [b"\0", b"\x80\0"], ids=["one byte", "two bytes"])
+def test_no_headers_may_be_written_in_any_length(none: bytes) -> None:
+    """Kafka's ByteUtils.readVarint reads a zero of two bytes too."""
+    body = bytes([0, 0, 0, 1, 2]) + b"v" + none
+    columns = RecordColumns()
+    data = bytes([len(body) << 1]) + body
+    decode(one(batch(0, payload=data)), 0, 0, LIMIT_BYTES, columns)
+    assert (columns.values, columns.headers) == ([b"v"], [None])
 
 
 DAMAGED = [
