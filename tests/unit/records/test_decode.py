@@ -89,7 +89,7 @@ def test_only_the_offsets_of_a_range_are_decoded() -> None:
 
 
 def test_offsets_of_a_batch_with_many_records_are_decoded() -> None:
-    """From the 65th record on the offset delta takes two bytes, while that of the time takes one."""
+    """From the 65th record on an offset delta takes two bytes, that of the time still one."""
     made = one(batch(5, 100, payload=b"".join(record(b"v", at) for at in range(100))))
     columns = RecordColumns()
     decode(made, 0, INT64_MAX, LIMIT_BYTES, columns)
