@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from services.api.ids import TopicIdPartition
 from services.api.partitions import Anomaly, AnomalyKind
@@ -26,6 +28,7 @@ from spark_jobs.sweep import SweepRun
 from spark_jobs.sweep_error import EXIT_REFUSED, SweepError
 from tests.harness.tier import Tier, a_topic, now_ms, segment
 from tests.spark.buckets import with_every_anomaly
+from tests.spark.commands import MASTER, Swept, ended, start
 from tests.spark.jobs import spark_engine
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
@@ -164,3 +167,41 @@ def test_scrub_finds_the_same_as_one_process(
     assert anomalies_of(tier, found) == reported
     assert alone.damaged >= 2
     assert alone.verified >= 3
+
+
+@pytest.mark.long
+def test_an_inventory_may_be_parquet_with_versions(
+    spark: SparkSession, tier: Tier, tmp_path: Path, filled: Filled
+) -> None:
+    alone = in_one_process(tier)
+    written = inventory(tier, tmp_path / "inventory.csv", tier.bucket)
+    path = str(tmp_path / "inventory.parquet")
+    rows = spark.read.csv(written.path, header=True)
+    latest = rows.withColumns({"is_latest": F.lit(True), "is_delete_marker": F.lit(False)})
+    latest.union(
+        rows.withColumns({"is_latest": F.lit(False), "is_delete_marker": F.lit(True)})
+    ).write.parquet(path)
+    found = on_spark(spark, tier, tmp_path, inventory=Inventory(path, tier.bucket))
+    assert same(found) == same(alone)
+
+
+@pytest.mark.long
+def test_as_programs_one_deletes_if_it_is_told_to_and_one_verifies(
+    tier: Tier, filled: Filled
+) -> None:
+    def run(job: str, *more: str) -> Swept:
+        addresses = ["--rsm", tier.rsm_process.address, "--rlmm", tier.rlmm_process.address]
+        program = [sys.executable, "-m", "spark_jobs.main", job, "--plaintext", *addresses]
+        return ended(start([*program, "--master", MASTER, "--driver-memory", "512m", *more]))
+
+    assert filled.alone["anomalies"]["ORPHAN_OBJECTS"] > 0
+    deleted = run("reconcile", "--delete", "--grace-ms", "0")
+    assert (deleted.exit_code, deleted.report["failures"]) == (1, [])
+    assert deleted.report["deleted_objects"] > 0
+    left = run("reconcile", "--grace-ms", "0")
+    assert left.report["anomalies"] == {**filled.alone["anomalies"], "ORPHAN_OBJECTS": 0}
+    scrubbed = run("scrub", "--topic", filled.topic.topic, "--part", "1/1")
+    assert (scrubbed.exit_code, scrubbed.report["topics"]) == (1, [filled.topic.topic])
+    assert scrubbed.report["damaged"] > 0
+    refused = run("scrub", "--part", "2/1")
+    assert (refused.exit_code, refused.stderr.count("\n")) == (EXIT_REFUSED, 1)
