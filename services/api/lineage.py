@@ -1,7 +1,7 @@
 """Define a partition's lineage, and decide whether a segment belongs to it."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -10,6 +10,14 @@ from services.api.segments import RemoteLogSegmentMetadata, SegmentLeaderEpoch
 from services.api.validation import INT64_MAX, require
 
 _MOST_DIGITS = len(str(INT64_MAX))
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """A leader epoch and the offset after its last one."""
+
+    leader_epoch: int
+    end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +92,22 @@ class Lineage:
         later = (e.start_offset for e in self.entries if e.leader_epoch > epoch)
         return next(later, log_end_offset)
 
+    def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd | None:
+        """Return the end of the greatest epoch that is not above `epoch`.
+
+        If all are above it, return `epoch` itself, which ends where the first begins; None if all
+        are below it.
+
+        Source: LeaderEpochFileCache.endOffsetFor.
+        """
+        if self.latest_epoch is None or epoch > self.latest_epoch:
+            return None
+        if epoch == self.latest_epoch:
+            return EpochEnd(epoch, log_end_offset)
+        at = bisect_right(self.entries, epoch, key=lambda entry: entry.leader_epoch)
+        greatest = self.entries[at - 1].leader_epoch if at else epoch
+        return EpochEnd(greatest, self.entries[at].start_offset)
+
     def merged_with_report(self, reported: "Lineage") -> "Lineage":
         """Merge a broker's reported history, which may lack the beginning, into this one.
 
@@ -140,6 +164,26 @@ def without_empty_epochs(epochs: Sequence[SegmentLeaderEpoch]) -> tuple[SegmentL
     """
     kept = [a for a, b in pairwise(epochs) if a.start_offset != b.start_offset]
     return (*kept, *epochs[-1:])
+
+
+class EpochRanges:
+    """The offsets of each leader epoch of a lineage, prepared for many segments."""
+
+    def __init__(self, lineage: Lineage) -> None:
+        epochs = without_empty_epochs(lineage.entries)
+        ends = [epoch.start_offset - 1 for epoch in epochs[1:]] + [INT64_MAX]
+        self._ranges = {
+            epoch.leader_epoch: (epoch.start_offset, end)
+            for epoch, end in zip(epochs, ends, strict=True)
+        }
+
+    def of(self, segment: RemoteLogSegmentMetadata) -> Iterator[tuple[int, int]]:
+        """Yield the segment's offsets that belong to the lineage, both inclusive."""
+        for epoch, first, last in segment.epoch_ranges():
+            start, end = self._ranges.get(epoch, (0, -1))
+            first, last = max(first, start, segment.start_offset), min(last, end)
+            if first <= last:
+                yield first, last
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
+from services.api.lineage import EpochEnd
 from services.api.validation import require, require_count, require_int32, require_int64
 
 MAX_LEADERSHIP_CHANGES = 10_000
@@ -170,6 +171,18 @@ def _require_distinct(partitions: Iterable[TopicIdPartition], field: str) -> Non
 
 
 MAX_FETCH_BYTES = 256 * 1024 * 1024
+MAX_FETCH_PARTITIONS = 1_000
+
+
+class IsolationLevel(Enum):
+    """The records of transactions that a reader wants, by Kafka's names.
+
+    READ_UNCOMMITTED: all, up to the high watermark. READ_COMMITTED: up to the last stable offset,
+    with the aborted transactions named, so that the reader can skip their records.
+    """
+
+    READ_UNCOMMITTED = "READ_UNCOMMITTED"
+    READ_COMMITTED = "READ_COMMITTED"
 
 
 class FetchError(Enum):
@@ -182,6 +195,8 @@ class FetchError(Enum):
     CORRUPT_MESSAGE = "CORRUPT_MESSAGE"
     UNKNOWN_SERVER_ERROR = "UNKNOWN_SERVER_ERROR"
     NOT_LEADER_OR_FOLLOWER = "NOT_LEADER_OR_FOLLOWER"
+    FENCED_LEADER_EPOCH = "FENCED_LEADER_EPOCH"
+    UNKNOWN_LEADER_EPOCH = "UNKNOWN_LEADER_EPOCH"
 
 
 class RecordSource(Enum):
@@ -193,14 +208,25 @@ class RecordSource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FetchPartition:
-    """The read of one partition: up to `max_bytes`, from `fetch_offset` (inclusive) on."""
+    """The read of one partition: up to `max_bytes`, from `fetch_offset` (inclusive) on.
+
+    Attributes:
+        current_leader_epoch: the partition's, as the reader knows it; None if it does not.
+        last_fetched_epoch: of the reader's last record; None if the reader's log is not compared.
+    """
 
     topic_id_partition: TopicIdPartition
     fetch_offset: int
     max_bytes: int
+    current_leader_epoch: int | None = None
+    last_fetched_epoch: int | None = None
 
     def __post_init__(self) -> None:
         require_int64(self.fetch_offset, "fetch_offset")
+        for field in ("current_leader_epoch", "last_fetched_epoch"):
+            epoch = getattr(self, field)
+            if epoch is not None:
+                require_int32(epoch, field)
         require(
             0 < self.max_bytes <= MAX_FETCH_BYTES, "max_bytes", f"must be 1 to {MAX_FETCH_BYTES}"
         )
@@ -208,18 +234,30 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """The read of several partitions as an uncommitted consumer, up to `max_bytes` in total."""
+    """The read of several partitions as a consumer, up to `max_bytes` in total."""
 
     partitions: tuple[FetchPartition, ...]
     max_bytes: int
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
 
     def __post_init__(self) -> None:
-        require(len(self.partitions) > 0, "partitions", "must not be empty")
+        require_count(self.partitions, "partitions", MAX_FETCH_PARTITIONS)
         require(
             0 < self.max_bytes <= MAX_FETCH_BYTES, "max_bytes", f"must be 1 to {MAX_FETCH_BYTES}"
         )
         asked = [p.topic_id_partition for p in self.partitions]
         require(len(set(asked)) == len(asked), "partitions", "names one partition twice")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AbortedTransaction:
+    """A transaction that was aborted: the producer's records from its first offset on.
+
+    They end at the producer's next control batch that aborts.
+    """
+
+    first_offset: int
+    producer_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +274,10 @@ class FetchPart:
         record_batches: bytes as Kafka wrote them. The joined parts of a partition are whole
             batches; the first may begin before the fetch offset.
         source: None if there are no record batches.
+        aborted_transactions: with READ_COMMITTED those with records in this part; one with records
+            in several parts is in the first of them, and perhaps in more.
+        diverging_epoch: the reader's log differs from this one behind the end of this epoch; then
+            there are no record batches.
     """
 
     topic_id_partition: TopicIdPartition
@@ -246,6 +288,8 @@ class FetchPart:
     log_start_offset: int = -1
     record_batches: bytes = b""
     source: RecordSource | None = None
+    aborted_transactions: tuple[AbortedTransaction, ...] = ()
+    diverging_epoch: EpochEnd | None = None
 
 
 class ProblemKind(Enum):

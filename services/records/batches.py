@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
 from struct import Struct
 from types import TracebackType
@@ -287,3 +288,40 @@ def _no_header(data: memoryview, position: int, next_offset: int) -> BatchError:
 def _truncated(position: int, offset: int, have: int, need: int) -> BatchError:
     reason = f"batch cut off: {have} bytes of {need}"
     return BatchError(ProblemKind.TRUNCATED_BATCH, position, offset, reason, have)
+
+
+_CONTROL_KEY = Struct(">hh")
+
+
+class Marker(Enum):
+    """The control record that ends a transaction, by its type number."""
+
+    ABORT = 0
+    COMMIT = 1
+
+
+def control_marker(batch: Batch) -> Marker | None:
+    """Read the marker of a control batch; None for other kinds of control record."""
+    record = batch.data[HEADER_BYTES:]
+    _, at = _varint(record, 0)  # length of the record
+    at += 1  # attributes
+    _, at = _varint(record, at)  # timestamp delta
+    _, at = _varint(record, at)  # offset delta
+    key_length, at = _varint(record, at)
+    if key_length < _CONTROL_KEY.size or at + _CONTROL_KEY.size > len(record):
+        return None
+    _, number = _CONTROL_KEY.unpack_from(record, at)
+    return Marker(number) if number in (0, 1) else None
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    """Read the zig-zag number at `at` and its end; (0, end) if `at` is after the data."""
+    value = shift = 0
+    while at < len(data):
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    return (value >> 1) ^ -(value & 1), at

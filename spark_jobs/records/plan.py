@@ -5,10 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from services.api.errors import RemoteStorageError
-from services.api.lineage import Lineage, without_empty_epochs
+from services.api.lineage import EpochRanges, Lineage
 from services.api.partitions import OffsetGap
 from services.api.segments import RemoteLogSegmentMetadata
-from services.api.validation import INT64_MAX
 from services.records.index_files import TIME_ENTRY, AbortedTxn, OffsetIndex
 
 
@@ -83,15 +82,10 @@ def reach_of(
 
 def _in_lineage(segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage) -> Iterator[Extent]:
     """Yield the parts of segments that belong to the lineage."""
-    epochs = without_empty_epochs(lineage.entries)
-    ends = [epoch.start_offset - 1 for epoch in epochs[1:]] + [INT64_MAX]
-    known = {e.leader_epoch: (e.start_offset, end) for e, end in zip(epochs, ends, strict=True)}
+    ranges = EpochRanges(lineage)
     for segment in segments:
-        for epoch, first, last in segment.epoch_ranges():
-            start, end = known.get(epoch, (0, -1))
-            first, last = max(first, start, segment.start_offset), min(last, end)
-            if first <= last:
-                yield Extent(segment, first, last)
+        for first, last in ranges.of(segment):
+            yield Extent(segment, first, last)
 
 
 def _append(extents: list[Extent], extent: Extent) -> None:

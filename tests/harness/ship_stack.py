@@ -14,6 +14,7 @@ from services.api.remote_log_manager import (
     FetchPart,
     FetchPartition,
     FetchRequest,
+    IsolationLevel,
     PartitionDescription,
     RemoteLogManager,
     all_descriptions,
@@ -93,9 +94,10 @@ def fetch(
     offset: int,
     name: TopicIdPartition = NAME,
     max_bytes: int = EVERYTHING,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> list[FetchPart]:
     wanted = FetchPartition(name, offset, max_bytes)
-    return list(rlm.fetch(FetchRequest((wanted,), EVERYTHING)))
+    return list(rlm.fetch(FetchRequest((wanted,), EVERYTHING, isolation)))
 
 
 def read(rlm: RemoteLogManager, offset: int, name: TopicIdPartition = NAME) -> bytes | FetchError:

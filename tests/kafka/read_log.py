@@ -13,8 +13,8 @@ from services.api.remote_log_manager import (
     RecordSource,
     RemoteLogManager,
 )
-from services.records.batches import walk_batches
-from services.rlm.kafka_log.transactions import Marker, control_marker
+from services.records.batches import Marker, control_marker, walk_batches
+from tests.harness.committed_reads import BytesWindow
 from tests.harness.kafka_client import Record
 
 _FETCH_BYTES = 1024 * 1024
@@ -48,16 +48,6 @@ class Content:
     committed: set[int] = field(default_factory=set)
     markers: dict[Marker, int] = field(default_factory=lambda: dict.fromkeys(Marker, 0))
     end_offset: int = 0
-
-
-class BytesWindow:
-    """Bytes, to be walked as if they were a file."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = memoryview(data)
-
-    def read(self, position: int, length: int) -> memoryview:
-        return self._data[position : position + length]
 
 
 def fetch_all(rlm: RemoteLogManager, name: TopicIdPartition) -> ReadLog:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from services.api.errors import RemoteResourceNotFoundError, RemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.lineage import Lineage
+from services.api.lineage import EpochRanges, Lineage
 from services.api.remote_log_manager import RecordSource
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.remote_storage_manager import RemoteStorageManager
+from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT64_MAX
 from services.common.fair_queue import FairQueue, Slot
@@ -25,7 +25,12 @@ from services.records.batches import (
     verified,
     walk_batches,
 )
-from services.records.index_files import OFFSET_ENTRY
+from services.records.index_files import (
+    OFFSET_ENTRY,
+    AbortedTxn,
+    open_transactions,
+    parse_aborted_txns,
+)
 from services.rlm.fetch.index_cache import RemoteIndexCache
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LocalSegment, reading_segment
@@ -190,9 +195,16 @@ class RemoteSegmentReader:
             return None
 
     def batches(
-        self, segment: RemoteLogSegmentMetadata, offset: int, takes: TakesBatch, wanted_bytes: int
+        self,
+        segment: RemoteLogSegmentMetadata,
+        offset: int,
+        takes: TakesBatch,
+        wanted_bytes: int,
+        end_offset: int = INT64_MAX,
     ) -> Generator[Batch, None, None]:
-        """Read the batches of a remote segment from `offset`; close it to end the read early.
+        """Read the batches of a remote segment from `offset` to `end_offset` (exclusive).
+
+        Close it to end the read early. The caller holds a slot.
 
         Args:
             takes: as for batches_from.
@@ -202,8 +214,7 @@ class RemoteSegmentReader:
             BatchError: if a batch is damaged.
             RemoteResourceNotFoundError: if the log or its index is not in the store.
             CorruptSegmentError: if the index is not valid.
-            RetriableRemoteStorageError: if the store is unreachable, or no slot became free in
-                time.
+            RetriableRemoteStorageError: if the store is unreachable.
             RemoteStorageError: if the metadata has no size of the segment.
         """
         size = segment.segment_size_in_bytes
@@ -213,16 +224,67 @@ class RemoteSegmentReader:
                 f"segment {name} cannot be read: its metadata has no size; run `sediment scrub "
                 f"--topic {name.topic_id_partition.topic}`"
             )
-        with self.acquire_slot():
-            entry = self._cache.offset_index(segment).lookup(offset)
+        entry = self._cache.offset_index(segment).lookup(offset)
 
-            def open_range(start_position: int, end_position: int) -> Iterator[bytes]:
-                return self._rsm.fetch_log_segment(segment, start_position, end_position)
+        def open_range(start_position: int, end_position: int) -> Iterator[bytes]:
+            return self._rsm.fetch_log_segment(segment, start_position, end_position)
 
-            window = StreamWindow(open_range, size, wanted_bytes + _SKIPPED_AHEAD_BYTES)
-            with closing(window):
-                source = SegmentBytes(window, segment.start_offset, size)
-                yield from batches_from(source, offset, entry, takes)
+        window = StreamWindow(open_range, size, wanted_bytes + _SKIPPED_AHEAD_BYTES)
+        with closing(window):
+            source = SegmentBytes(window, segment.start_offset, size, end_offset)
+            yield from batches_from(source, offset, entry, takes)
+
+    def first_open_offset(self, segment: RemoteLogSegmentMetadata) -> int:
+        """Return the first offset of the transactions that are open at a segment's end.
+
+        It is the offset after the segment if none is open. The caller holds a slot.
+
+        Raises:
+            RemoteResourceNotFoundError: if the producer snapshot is not in the store.
+            CorruptSegmentError, RetriableRemoteStorageError: as RemoteIndexCache.index.
+        """
+        snapshot = self._cache.index(segment, IndexType.PRODUCER_SNAPSHOT)
+        return min(open_transactions(snapshot).values(), default=segment.end_offset + 1)
+
+    def aborted_transactions(
+        self, name: TopicIdPartition, lineage: Lineage, offset: int, end_offset: int
+    ) -> tuple[list[AbortedTxn], int] | None:
+        """Read the next transaction index with transactions that end at or after `offset`.
+
+        The caller holds a slot.
+
+        Returns:
+            The aborted transactions of one segment, and the offset after it at which to continue;
+            None if no segment that begins before `end_offset` has an index.
+
+        Raises:
+            CorruptSegmentError, RetriableRemoteStorageError: if the index cannot be read.
+        """
+        segment = self._next_with_transactions(name, lineage, offset, end_offset)
+        if segment is None:
+            return None
+        entries = parse_aborted_txns(self._cache.index(segment, IndexType.TRANSACTION))
+        ranges = list(EpochRanges(lineage).of(segment))
+        found = [
+            entry
+            for entry in entries
+            if any(max(first, offset) <= entry.last_offset <= last for first, last in ranges)
+        ]
+        return found, max(segment.end_offset, offset) + 1
+
+    def _next_with_transactions(
+        self, name: TopicIdPartition, lineage: Lineage, offset: int, end_offset: int
+    ) -> RemoteLogSegmentMetadata | None:
+        for epoch in lineage.between(offset, end_offset):
+            try:
+                segment = self._rlmm.next_segment_with_txn_index(
+                    name, epoch.leader_epoch, epoch.start_offset
+                ).value
+            except RemoteResourceNotFoundError:
+                return None
+            if segment is not None:
+                return segment
+        return None
 
     def acquire_slot(self) -> Slot:
         """Wait for one of the slots for remote reads.

@@ -181,10 +181,9 @@ class LocalPartition:
         end = self._tail.log_end_offset
         start = min(max(segments[0].base_offset, removed_before), end)
         high_watermark, unknown = self._high_watermark(start, end, len(segments) - 1)
+        last_stable_offset = self._tail.last_stable_offset(segments, high_watermark)
         if self._folder().inode != folder.inode:
             raise SegmentVanishedError(f"{self.found.path}: replaced during a read")
-        # The lowest of the known bounds.
-        last_stable_offset = min(self._tail.last_stable_offset, high_watermark)
         log = LocalLog(
             segments,
             lineage,

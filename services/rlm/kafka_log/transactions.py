@@ -1,10 +1,17 @@
 """Find a log's open and aborted transactions, its end and its last stable offset."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from enum import Enum
-from struct import Struct
+from operator import itemgetter
 
-from services.records.batches import HEADER_BYTES, Batch, BatchError, FileWindow, walk_batches
+from services.records.batches import (
+    Batch,
+    BatchError,
+    FileWindow,
+    Marker,
+    control_marker,
+    walk_batches,
+)
 from services.records.index_files import AbortedTxn
 from services.rlm.kafka_log.partition_dir import (
     LocalSegment,
@@ -14,15 +21,6 @@ from services.rlm.kafka_log.partition_dir import (
     reading_segment,
     snapshot_path,
 )
-
-_CONTROL_KEY = Struct(">hh")
-
-
-class Marker(Enum):
-    """The control record that ends a transaction, by its type number."""
-
-    ABORT = 0
-    COMMIT = 1
 
 
 class Transactions:
@@ -53,36 +51,14 @@ class Transactions:
         stable = min(self.open.values(), default=last + 1)
         return AbortedTxn(batch.producer_id, first, last, stable)
 
+    @property
+    def first_open(self) -> int | None:
+        """Return the first offset of the oldest open transaction; None if none is open."""
+        return min(self.open.values(), default=None)
+
     def last_stable_offset(self, log_end_offset: int) -> int:
         """Return the first offset of the oldest open transaction, or else `log_end_offset`."""
         return min(self.open.values(), default=log_end_offset)
-
-
-def control_marker(batch: Batch) -> Marker | None:
-    """Read the marker of a control batch; None for other kinds of control record."""
-    record = batch.data[HEADER_BYTES:]
-    _, at = _varint(record, 0)  # length of the record
-    at += 1  # attributes
-    _, at = _varint(record, at)  # timestamp delta
-    _, at = _varint(record, at)  # offset delta
-    key_length, at = _varint(record, at)
-    if key_length < _CONTROL_KEY.size or at + _CONTROL_KEY.size > len(record):
-        return None
-    _, number = _CONTROL_KEY.unpack_from(record, at)
-    return Marker(number) if number in (0, 1) else None
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Read the zig-zag number at `at` and its end; (0, end) if `at` is after the data."""
-    value = shift = 0
-    while at < len(data):
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
-    return (value >> 1) ^ -(value & 1), at
 
 
 HEADERS_READ_AHEAD_BYTES = 64 * 1024
@@ -104,10 +80,33 @@ class LogTail:
         self.end_position = 0
         self._base_offset = -1
         self._transactions = Transactions()
+        # From which offset on which transaction is the oldest open one, by its first offset.
+        self._oldest_open: list[tuple[int, int | None]] = []
+        self._below_segment: tuple[int, int] | None = None
 
-    @property
-    def last_stable_offset(self) -> int:
-        return self._transactions.last_stable_offset(self.log_end_offset)
+    def last_stable_offset(self, segments: Sequence[LocalSegment], high_watermark: int) -> int:
+        """Return the end of what no transaction can change that is open at `high_watermark`.
+
+        A transaction whose end is not below it is open: the next leader may not have its end.
+
+        Source: ProducerStateManager.firstUnstableOffset.
+
+        Raises:
+            SegmentVanishedError: list the directory again.
+            LogFileError: UNREADABLE.
+        """
+        at = bisect_right(self._oldest_open, high_watermark, key=itemgetter(0))
+        if at == 0:
+            # The active segment begins above it, which is so for some seconds after a roll; or the
+            # high watermark fell, and then the segment's beginning is low enough.
+            offset = min(high_watermark, self._base_offset)
+            if self._below_segment is None or self._below_segment[0] != offset:
+                stable = transactions_at(segments, offset).last_stable_offset(offset)
+                self._below_segment = offset, stable
+            return self._below_segment[1]
+        del self._oldest_open[: at - 1]
+        first = self._oldest_open[0][1]
+        return high_watermark if first is None else min(first, high_watermark)
 
     def follow(self, segments: Sequence[LocalSegment]) -> None:
         """Read to the end of `segments`, of which there is at least one.
@@ -121,6 +120,8 @@ class LogTail:
             self._transactions = transactions_at(segments, active.base_offset)
             self._base_offset = self.log_end_offset = active.base_offset
             self.end_position = 0
+            self._below_segment = None
+            self._oldest_open = [(active.base_offset, self._transactions.first_open)]
         if active.size_bytes > self.end_position:
             self._read_on(active)
 
@@ -134,11 +135,18 @@ class LogTail:
             )
             try:
                 for batch in batches:
-                    self._transactions.observe(batch)
+                    self._observe(batch)
                     self.log_end_offset = batch.last_offset + 1
                     self.end_position = batch.next_position
             except BatchError:
                 return
+
+    def _observe(self, batch: Batch) -> None:
+        self._transactions.observe(batch)
+        if batch.is_transactional:
+            first = self._transactions.first_open
+            if first != self._oldest_open[-1][1]:
+                self._oldest_open.append((batch.base_offset + 1, first))
 
 
 def transactions_at(segments: Sequence[LocalSegment], offset: int) -> Transactions:

@@ -1,11 +1,14 @@
 """Convert the messages of remote_log_manager.proto."""
 
 from services.api.errors import InvalidRequestError, NotServedError
+from services.api.lineage import EpochEnd
 from services.api.remote_log_manager import (
+    AbortedTransaction,
     DescribePage,
     FetchPart,
     FetchPartition,
     FetchRequest,
+    IsolationLevel,
     LeadershipChange,
     LeadershipDelta,
     PartitionDescription,
@@ -15,6 +18,7 @@ from services.api.remote_log_manager import (
 )
 from services.api.validation import within
 from services.rpc.converters.shared import (
+    EnumConverter,
     fetch_error,
     items_from_proto,
     partition_role,
@@ -28,7 +32,8 @@ from services.rpc.converters.shared import (
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
 
 _SERVED_ROLES = (pb.FETCH_ROLE_UNSPECIFIED, pb.FETCH_ROLE_CONSUMER)
-_SERVED_ISOLATION = (pb.ISOLATION_LEVEL_UNSPECIFIED, pb.ISOLATION_LEVEL_READ_UNCOMMITTED)
+
+isolation_level = EnumConverter(IsolationLevel, pb.IsolationLevel, "ISOLATION_LEVEL_")
 
 
 def fetch_request_to_proto(request: FetchRequest) -> pb.FetchRequest:
@@ -38,10 +43,13 @@ def fetch_request_to_proto(request: FetchRequest) -> pb.FetchRequest:
                 topic_id_partition=topic_id_partition_to_proto(p.topic_id_partition),
                 fetch_offset=p.fetch_offset,
                 max_bytes=p.max_bytes,
+                current_leader_epoch=p.current_leader_epoch,
+                last_fetched_epoch=p.last_fetched_epoch,
             )
             for p in request.partitions
         ],
         max_bytes=request.max_bytes,
+        isolation_level=isolation_level.to_proto(request.isolation_level),
     )
 
 
@@ -52,20 +60,31 @@ def fetch_request_from_proto(message: pb.FetchRequest) -> FetchRequest:
         NotServedError: if this release does not serve it; names the field.
     """
     _refuse(message.role not in _SERVED_ROLES, "role")
-    _refuse(message.isolation_level not in _SERVED_ISOLATION, "isolation_level")
     _refuse(message.max_wait_ms != 0, "max_wait_ms")
     _refuse(message.min_bytes != 0, "min_bytes")
     partitions = items_from_proto(message.partitions, "partitions", _fetch_partition_from_proto)
-    return FetchRequest(partitions, message.max_bytes)
+    isolation = isolation_from_proto(message.isolation_level)
+    return FetchRequest(partitions, message.max_bytes, isolation)
+
+
+def isolation_from_proto(number: "pb.IsolationLevel.ValueType") -> IsolationLevel:
+    """Read an isolation level; UNSPECIFIED means READ_UNCOMMITTED."""
+    if number == pb.ISOLATION_LEVEL_UNSPECIFIED:
+        return IsolationLevel.READ_UNCOMMITTED
+    return isolation_level.from_proto(number, "isolation_level")
 
 
 def _fetch_partition_from_proto(message: pb.FetchPartition) -> FetchPartition:
-    for field in ("current_leader_epoch", "last_fetched_epoch"):
-        _refuse(message.HasField(field), f"partitions.{field}")
     require_set(message, "topic_id_partition")
     with within("topic_id_partition"):
         tp = topic_id_partition_from_proto(message.topic_id_partition)
-    return FetchPartition(tp, message.fetch_offset, message.max_bytes)
+    return FetchPartition(
+        tp,
+        message.fetch_offset,
+        message.max_bytes,
+        message.current_leader_epoch if message.HasField("current_leader_epoch") else None,
+        message.last_fetched_epoch if message.HasField("last_fetched_epoch") else None,
+    )
 
 
 def _refuse(is_set: bool, field: str) -> None:
@@ -82,14 +101,26 @@ def fetch_part_to_proto(part: FetchPart) -> pb.FetchResponse:
         last_stable_offset=part.last_stable_offset,
         log_start_offset=part.log_start_offset,
         record_batches=part.record_batches,
+        aborted_transactions=[
+            pb.AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+            for each in part.aborted_transactions
+        ],
+        diverging_epoch=_epoch_end_to_proto(part.diverging_epoch),
     )
     if part.source is not None:
         message.source = record_source.to_proto(part.source)
     return message
 
 
+def _epoch_end_to_proto(end: EpochEnd | None) -> pb.EpochEnd | None:
+    if end is None:
+        return None
+    return pb.EpochEnd(leader_epoch=end.leader_epoch, end_offset=end.end_offset)
+
+
 def fetch_part_from_proto(message: pb.FetchResponse) -> FetchPart:
     has_source = message.source != pb.RECORD_SOURCE_UNSPECIFIED
+    diverges, end = message.HasField("diverging_epoch"), message.diverging_epoch
     return FetchPart(
         topic_id_partition=topic_id_partition_from_proto(message.topic_id_partition),
         error=fetch_error.from_proto(message.error, "error"),
@@ -99,6 +130,11 @@ def fetch_part_from_proto(message: pb.FetchResponse) -> FetchPart:
         log_start_offset=message.log_start_offset,
         record_batches=message.record_batches,
         source=record_source.from_proto(message.source, "source") if has_source else None,
+        aborted_transactions=tuple(
+            AbortedTransaction(each.first_offset, each.producer_id)
+            for each in message.aborted_transactions
+        ),
+        diverging_epoch=EpochEnd(end.leader_epoch, end.end_offset) if diverges else None,
     )
 
 

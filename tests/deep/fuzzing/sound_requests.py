@@ -32,10 +32,7 @@ SETTINGS: Final = {
 }
 _TEXTS = st.sampled_from(["", "why", "run-1"])
 _NOT_SERVED: Final = {
-    "FetchPartition.current_leader_epoch",
-    "FetchPartition.last_fetched_epoch",
     "FetchRequest.role",
-    "FetchRequest.isolation_level",
     "FetchRequest.max_wait_ms",
     "FetchRequest.min_bytes",
 }

@@ -190,8 +190,10 @@ def _follow_tail(data: bytes) -> None:
         path = written(data[:size], f"{0:020}.log")
         for segment in (f"{_NEXT_SEGMENT:020}.log", f"{_NEXT_SEGMENT:020}.snapshot"):
             path.with_name(segment).unlink(missing_ok=True)
-        tail.follow(list_segments(path.parent))
-        assert 0 <= tail.last_stable_offset <= tail.log_end_offset <= INT64_MAX
+        segments = list_segments(path.parent)
+        tail.follow(segments)
+        stable = tail.last_stable_offset(segments, tail.log_end_offset)
+        assert 0 <= stable <= tail.log_end_offset <= INT64_MAX
         assert tail.end_position <= size
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from services.api.errors import InvalidRequestError
-from services.api.lineage import Lineage, checkpoint_text, parse_checkpoint
+from services.api.lineage import EpochEnd, Lineage, checkpoint_text, parse_checkpoint
 from services.api.segments import segment_leader_epochs
 
 
@@ -128,3 +128,26 @@ def test_a_cut_lineage_answers_the_same_from_the_cut_on() -> None:
     assert [cut.epoch_for_offset(o) for o in (150, 199, 200)] == [1, 1, 4]
     assert cut.epoch_for_offset(149) is None
     assert cut.between(150, 300) == THREE.between(150, 300)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"),
+    [
+        (0, EpochEnd(0, 100)),
+        (1, EpochEnd(1, 200)),
+        (2, EpochEnd(1, 200)),
+        (3, EpochEnd(1, 200)),
+        (4, EpochEnd(4, 250)),
+        (5, None),
+    ],
+)
+def test_an_epoch_ends_where_the_next_one_begins(epoch: int, expected: EpochEnd | None) -> None:
+    assert THREE.end_of(epoch, 250) == expected
+
+
+def test_an_epoch_before_all_ends_where_the_first_begins() -> None:
+    assert lineage((3, 50), (4, 60)).end_of(1, 70) == EpochEnd(1, 50)
+
+
+def test_without_epochs_no_end_is_known() -> None:
+    assert Lineage().end_of(0, 70) is None

@@ -28,22 +28,30 @@ def tail_of(files: PartitionFiles) -> LogTail:
     return tail
 
 
+def stable_end(
+    files: PartitionFiles, tail: LogTail | None = None, high_watermark: int | None = None
+) -> int:
+    tail = tail or tail_of(files)
+    end = tail.log_end_offset if high_watermark is None else high_watermark
+    return tail.last_stable_offset(list_segments(files.path), end)
+
+
 def test_without_transactions_all_is_stable(files: PartitionFiles) -> None:
     files.segment(0, [batch(0, 5)])
     tail = tail_of(files)
-    assert (tail.last_stable_offset, tail.log_end_offset) == (5, 5)
+    assert (stable_end(files, tail), tail.log_end_offset) == (5, 5)
 
 
 def test_an_open_transaction_holds_the_last_stable_offset(files: PartitionFiles) -> None:
     files.segment(0, [batch(0), in_transaction(1, 9, 3), batch(4)])
     tail = tail_of(files)
-    assert (tail.last_stable_offset, tail.log_end_offset) == (1, 5)
+    assert (stable_end(files, tail), tail.log_end_offset) == (1, 5)
 
 
 @pytest.mark.parametrize("kind", [ABORT, COMMIT])
 def test_a_marker_ends_its_own_producers_transaction_only(files: PartitionFiles, kind: int) -> None:
     files.segment(0, [in_transaction(0, 8), in_transaction(1, 9), marker(2, 8, kind)])
-    assert tail_of(files).last_stable_offset == 1
+    assert stable_end(files) == 1
 
 
 def test_a_transaction_that_began_in_an_earlier_segment_is_in_the_snapshot(
@@ -52,7 +60,35 @@ def test_a_transaction_that_began_in_an_earlier_segment_is_in_the_snapshot(
     files.segment(0, [batch(0, 10)])
     files.snapshot(10, {9: 4})
     files.segment(10, [batch(10)])
-    assert tail_of(files).last_stable_offset == 4
+    assert stable_end(files) == 4
+
+
+@pytest.mark.parametrize("kind", [ABORT, COMMIT])
+def test_an_end_at_or_above_the_high_watermark_does_not_count(
+    files: PartitionFiles, kind: int
+) -> None:
+    log = [batch(0), in_transaction(1, 9, 3), batch(4), marker(5, 9, kind), in_transaction(6, 8)]
+    files.segment(0, log)
+    tail = tail_of(files)
+    stable = [stable_end(files, tail, end) for end in range(8)]
+    assert stable == [0, 1, 1, 1, 1, 1, 6, 6]
+
+
+def test_a_high_watermark_in_an_earlier_segment_is_looked_up_there(files: PartitionFiles) -> None:
+    files.segment(0, [batch(0), in_transaction(1, 9), batch(2)])
+    files.snapshot(3, {9: 1})
+    files.segment(3, [marker(3, 9, ABORT), batch(4)])
+    files.snapshot(5)
+    files.segment(5, [batch(5)])
+    tail = tail_of(files)
+    assert [stable_end(files, tail, end) for end in (1, 2, 3, 4, 5, 6)] == [1, 1, 1, 4, 5, 6]
+
+
+def test_a_high_watermark_that_falls_is_never_taken_for_stable(files: PartitionFiles) -> None:
+    files.segment(0, [batch(0), in_transaction(1, 9), marker(2, 9, ABORT), batch(3)])
+    tail = tail_of(files)
+    assert stable_end(files, tail, 4) == 4
+    assert stable_end(files, tail, 2) <= 1
 
 
 @pytest.mark.parametrize("snapshot", [None, b"damaged"])
@@ -63,7 +99,7 @@ def test_without_a_valid_snapshot_the_log_is_walked_from_its_start(
     if snapshot:
         files.file(10, ".snapshot").write_bytes(snapshot)
     files.segment(10, [batch(10)])
-    assert tail_of(files).last_stable_offset == 1
+    assert stable_end(files) == 1
 
 
 def test_walk_begins_at_an_older_snapshot(files: PartitionFiles) -> None:
@@ -71,7 +107,7 @@ def test_walk_begins_at_an_older_snapshot(files: PartitionFiles) -> None:
     files.snapshot(10, {9: 3})
     files.segment(10, [marker(10, 9, COMMIT), in_transaction(11, 8)])
     files.segment(12, [batch(12)])
-    assert tail_of(files).last_stable_offset == 11
+    assert stable_end(files) == 11
 
 
 def test_a_torn_tail_just_ends_the_log(files: PartitionFiles) -> None:
@@ -90,7 +126,7 @@ def test_a_tail_is_followed_as_the_broker_appends(files: PartitionFiles) -> None
     with log.open("ab") as file:
         file.write(marker(2, 9, COMMIT) + batch(3)[:20])
     tail.follow(list_segments(files.path))
-    assert (tail.last_stable_offset, tail.log_end_offset) == (3, 3)
+    assert (stable_end(files, tail), tail.log_end_offset) == (3, 3)
     with log.open("ab") as file:
         file.write(batch(3)[20:])
     tail.follow(list_segments(files.path))

@@ -1,0 +1,274 @@
+"""See one partition as a request sees it: its log, its tier, and the offsets that can be read."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from services.api.errors import InvalidRequestError
+from services.api.lineage import EpochEnd, Lineage
+from services.api.remote_log_manager import IsolationLevel
+from services.api.segments import RemoteLogSegmentMetadata
+from services.rlm.fetch.segment_reader import RemoteSegmentReader
+from services.rlm.kafka_log.local_log import LocalLog
+from services.rlm.partition import Partition
+from services.rlm.tier_state import Tier
+
+
+class OffsetOutOfRangeError(Exception):
+    """The error for an offset below the log start, beyond the log end, or between segments.
+
+    An offset between the high watermark and the log end is in range, as in Kafka (LocalLog.read),
+    with no records yet.
+    """
+
+
+class NotServedHereError(Exception):
+    """The error for an offset that the tier lacks, if this broker has the log but no role (yet).
+
+    It is not OFFSET_OUT_OF_RANGE, after which a consumer restarts at an end of the log. Only
+    offsets below the tier's log start are certainly gone.
+    """
+
+
+class UnknownPartitionError(Exception):
+    """The error for a partition that is neither in the log directories nor in the tier."""
+
+
+class DamagedLogError(Exception):
+    """The error for damaged bytes in a log or an index of the broker; no error of the tier."""
+
+
+class FencedReaderError(Exception):
+    """The error for a reader whose leader epoch is over (KIP-320)."""
+
+
+class UnknownLeaderEpochError(Exception):
+    """The error for a reader whose leader epoch is not known here yet (KIP-320)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The offsets of a partition that can be read.
+
+    Attributes:
+        log_start_offset: the first offset, in the tier or here, not below the tier's log start;
+            -1 if the tier's state was not read yet.
+        high_watermark: the offset after the last readable one.
+        log_end_offset: the offset after the last one that is here or in the tier.
+    """
+
+    log_start_offset: int
+    last_stable_offset: int
+    high_watermark: int
+    log_end_offset: int
+
+    def end_for(self, isolation: IsolationLevel) -> int:
+        """Return the offset after the last one that such a reader gets."""
+        if isolation is IsolationLevel.READ_COMMITTED:
+            return min(self.last_stable_offset, self.high_watermark)
+        return self.high_watermark
+
+
+class PartitionView:
+    """The log and the tier of one partition, as one request sees them. Not thread-safe.
+
+    Attributes:
+        log: None if this broker has no log of the partition, or no role for it.
+        tier: as it was last known, or read for this request.
+    """
+
+    def __init__(self, partition: Partition, remote: RemoteSegmentReader) -> None:
+        self.partition = partition
+        self.remote = remote
+        self.log: LocalLog | None = None
+        self.tier = Tier()
+        self._tier_stable_end: int | None = None
+        self._holds_slot = False
+
+    @contextmanager
+    def remote_slot(self) -> Iterator[None]:
+        """Hold a slot for remote reads; within another block of this view it is the same slot.
+
+        A request that needed a second slot while it holds one could wait for itself.
+
+        Raises:
+            RetriableRemoteStorageError: if no slot became free in time.
+        """
+        if self._holds_slot:
+            yield
+            return
+        with self.remote.acquire_slot():
+            self._holds_slot = True
+            try:
+                yield
+            finally:
+                self._holds_slot = False
+
+    def find_bounds(
+        self,
+        offset: int = -1,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> Bounds:
+        """Read the log and, if `offset` is below it, the tier's state.
+
+        Local and future offsets need no tier, so that a dead store or database never slows them.
+
+        Raises:
+            UnknownPartitionError: if neither the broker nor the tier has the partition.
+            NotServedHereError: if the tier does not have the partition, but its log is here.
+            RetriableRemoteStorageError: if the tier is needed and unreachable.
+        """
+        self.read_log()
+        self.tier = self.partition.tier.last_seen
+        if self.log is None or offset < self.log.log_start_offset:
+            self.refresh_tier()
+        if self.log is None and not self.tier.known:
+            text = f"{self.partition.topic_id_partition} is not known here"
+            if self.partition.role.log_is_not_served:
+                raise NotServedHereError(f"{text} yet, but its log is here; retry in a few seconds")
+            raise UnknownPartitionError(text)
+        if self.log is None and isolation is IsolationLevel.READ_COMMITTED:
+            self._tier_stable_end = self._read_tier_stable_end()
+        return self.bounds()
+
+    def read_log(self) -> None:
+        """Read the log's present state."""
+        local = self.partition.role.local
+        self.log = local.read() if local else None
+
+    def refresh_tier(self) -> None:
+        """Read the tier's present state.
+
+        Raises:
+            UnknownPartitionError: if the topic id has another name.
+            RetriableRemoteStorageError: if RLMM is unreachable.
+        """
+        with self.remote_slot():
+            try:
+                self.tier = self.partition.tier.refresh()
+            except InvalidRequestError as e:
+                raise UnknownPartitionError(str(e)) from e
+
+    def bounds(self) -> Bounds:
+        """Return the offsets that can be read, by what was read so far."""
+        starts = [] if self.log is None else [self.log.log_start_offset]
+        if self.tier.start_offset is not None:
+            starts.append(self.tier.start_offset)
+        if self.log is None:
+            end = self.tier.end_offset
+            stable_end = self._tier_stable_end
+            stable = end if stable_end is None else min(stable_end, end)
+            return Bounds(min(starts, default=end), stable, end, end)
+        # As in Kafka, the log start bounds every read: readers do not get expired records, though
+        # the broker's disk may still have them. A local read uses the last known log start, which
+        # the copy pass refreshes: a request to RLMM would make local reads depend on the database.
+        known = self.tier.known is not None
+        start = max(min(starts), self.tier.log_start_offset) if known else -1
+        log, tier = self.log, self.tier
+        # Copied records were settled then, whatever the checkpoint has now.
+        copied_end = max(tier.covered(log.lineage).last + 1, tier.log_start_offset)
+        settled = min(copied_end, log.log_end_offset)
+        return Bounds(
+            start,
+            max(log.last_stable_offset, settled),
+            max(log.high_watermark, settled),
+            log.log_end_offset,
+        )
+
+    def _read_tier_stable_end(self) -> int | None:
+        """Return the first offset of a transaction whose end is not in the tier; None if unknown.
+
+        Kafka copies a segment once nothing that began before its end is open. The end of what was
+        ended may be behind it, in a segment that is not copied yet.
+        """
+        if self.tier.newest is None:
+            return None
+        with self.remote_slot():
+            return self.remote.first_open_offset(self.tier.newest)
+
+    def find_remote(self, offset: int) -> RemoteLogSegmentMetadata | None:
+        """Find the finished segment that contains `offset` in this partition's lineage."""
+        with self.remote_slot():
+            lineage = self.lineage()
+            return self.remote.find(self.partition.topic_id_partition, lineage, offset)
+
+    def lineage(self) -> Lineage:
+        """Return the leader epochs of tier and log."""
+        with self.remote_slot():
+            if self.tier.newest is None:
+                self.refresh_tier()
+            local = self.log.lineage if self.log else Lineage()
+            return self.partition.tier.lineage.merged(self.tier, local)
+
+    def check_leader_epoch(self, epoch: int | None) -> None:
+        """Check the leader epoch that a reader knows; None passes (KIP-320).
+
+        Only an RLM with a role knows the present epoch. Without one a later epoch than those of the
+        tier may be right.
+
+        Raises:
+            FencedReaderError: if a later epoch is known here.
+            UnknownLeaderEpochError: if the epoch is later than the present one.
+        """
+        if epoch is None:
+            return
+        known = self.known_epoch()
+        name = self.partition.topic_id_partition
+        if known is not None and epoch < known:
+            raise FencedReaderError(f"{name} is in leader epoch {known}, not in {epoch} any more")
+        if self.partition.role.leadership is not None and (known is None or epoch > known):
+            raise UnknownLeaderEpochError(f"{name} is in leader epoch {known} here, not in {epoch}")
+
+    def known_epoch(self) -> int | None:
+        """Return the latest leader epoch that is known here, by role, log and tier."""
+        found = [] if self.log is None else [self.log.lineage.latest_epoch]
+        if self.partition.role.leadership is not None:
+            found.append(self.partition.role.leadership.leader_epoch)
+        if self.tier.newest is not None:
+            found.append(self.tier.newest.segment_leader_epochs[-1].leader_epoch)
+        return max((epoch for epoch in found if epoch is not None), default=None)
+
+    def end_of_epoch(self, epoch: int) -> EpochEnd | None:
+        """Return the end of the greatest epoch here that is not above `epoch`.
+
+        The tier's leader epochs are read only if the log does not reach back to `epoch`. None: the
+        epoch is later than all here.
+
+        Raises:
+            RemoteStorageError: if the tier's leader epochs are needed and cannot be read.
+        """
+        lineage = self.log.lineage if self.log else Lineage()
+        if not lineage.entries or epoch < lineage.entries[0].leader_epoch:
+            lineage = self.lineage()
+        return lineage.end_of(epoch, self.bounds().log_end_offset)
+
+    def diverging_epoch(self, last_fetched_epoch: int | None, offset: int) -> EpochEnd | None:
+        """Return where a reader's log leaves this one, if it does (KIP-320).
+
+        Source: Partition.readRecords.
+
+        Args:
+            last_fetched_epoch: of the reader's last record, before `offset`; None if not compared.
+
+        Raises:
+            OffsetOutOfRangeError: if no epoch here is as late.
+            RemoteStorageError: as end_of_epoch.
+        """
+        if last_fetched_epoch is None:
+            return None
+        end = self.end_of_epoch(last_fetched_epoch)
+        if end is None:
+            raise OffsetOutOfRangeError(
+                f"leader epoch {last_fetched_epoch} of the last fetched record is later than all "
+                "of this log"
+            )
+        diverges = end.leader_epoch < last_fetched_epoch or end.end_offset < offset
+        return end if diverges else None
+
+    def not_there(self, offset: int, text: str) -> OffsetOutOfRangeError | NotServedHereError:
+        """Make the error of an offset that is neither here nor in the tier."""
+        if self.partition.role.log_is_not_served and offset >= self.tier.log_start_offset:
+            return NotServedHereError(
+                f"{text}, and this RLM has no role for the log here; retry, or ask the leader's RLM"
+            )
+        return OffsetOutOfRangeError(text)
