@@ -15,7 +15,7 @@ import psycopg
 from benchmarks.rlmm.histories import Layout, store
 from services.local.postgres import EmbeddedPostgres
 from services.local.stack import ServiceProcess, rlmm_settings
-from services.rlmm import schema
+from services.rlmm import schema, schema_revision
 
 # Settings of a server as large as its rows. None of them makes a commit less durable.
 SERVER_SETTINGS = {
@@ -103,7 +103,7 @@ def _name_of(layout: Layout) -> str:
     """Return a name with the schema's revision: the rows of an older schema differ from today's."""
     parts = (layout.partitions, layout.segments, layout.large_segments)
     whole = "_whole" if layout.is_whole else ""
-    return f"bench_{schema.known_revision()}_{'_'.join(map(str, parts))}{whole}"
+    return f"bench_{schema_revision.known_revision()}_{'_'.join(map(str, parts))}{whole}"
 
 
 def plain_url(database_url: str) -> str:

@@ -19,7 +19,7 @@ from services.cli.output import (
     time_text,
 )
 from services.cli.rebuild import confirm_rebuild, rebuild
-from services.rlmm import maintenance, schema
+from services.rlmm import maintenance, schema, schema_revision
 from services.rlmm.maintenance import MaintenancePlan
 from services.rlmm.schema import ROLE, ReaderRole
 
@@ -74,7 +74,7 @@ def upgrade(
         deployment = uuid_to_text(schema.deployment_id(database_url, database_password_file))
         revision = schema.current_revision(database_url, database_password_file)
         print_json({"revision": revision, "deployment_id": deployment, "reader_role": role})
-    say(f"schema is at {schema.known_revision()}")
+    say(f"schema is at {schema_revision.known_revision()}")
     if role is ReaderRole.MISSING:
         say(
             f"role {ROLE} for reports was not created: this user may not create roles. Have an "
@@ -93,7 +93,7 @@ def current(
     Also shows whether a rebuild has frozen deletions.
     """
     found = schema.current_revision(database_url, database_password_file)
-    known = schema.known_revision()
+    known = schema_revision.known_revision()
     since_ms = schema.deletions_frozen_since_ms(database_url, database_password_file)
     if output is Format.JSON:
         print_json({"current": found, "known": known, "deletions_frozen_since_ms": since_ms})

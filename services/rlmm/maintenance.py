@@ -12,7 +12,8 @@ from services.api.errors import RetriableRemoteStorageError
 from services.api.validation import require
 from services.rlmm.db import retry_if_rolled_back
 from services.rlmm.idempotency import REMEMBERED_FOR
-from services.rlmm.schema import connected, is_usable, known_revision, revision_in, try_lock
+from services.rlmm.schema import connected, revision_in, try_lock
+from services.rlmm.schema_revision import is_usable, known_revision
 
 BATCH = 2_000
 PARTITIONS_PER_STATEMENT = 1_000

@@ -87,7 +87,7 @@ from services.rlmm.limits import Limits, check_storable, check_text
 from services.rlmm.listings import SegmentQuery
 from services.rlmm.locked_partitions import LockedPartitions
 from services.rlmm.lookups import find_segments
-from services.rlmm.schema import is_usable, known_revision
+from services.rlmm.schema_revision import is_usable, known_revision
 from services.rlmm.segment_changes import apply_locked, apply_unlocked
 from services.rlmm.shares import ConnectionShares, WatchLimits
 from services.rlmm.watches import Watches

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,7 +13,6 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import (
     CheckConstraint,
@@ -28,6 +26,7 @@ from sqlalchemy import (
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.rlmm.db import DatabaseLimits, create_database_engine, endpoint, errors_named
 from services.rlmm.rows import ms_of
+from services.rlmm.schema_revision import MIGRATIONS, is_usable, known_revision
 from services.rlmm.tables import Base, DeploymentRow
 
 ROLE = "sediment_reader"
@@ -71,8 +70,6 @@ def grant_to_reader(connection: Connection) -> ReaderRole:
     return ReaderRole.GRANTED
 
 
-MIGRATIONS = Path(__file__).parent / "migrations"
-
 _LIMITS = DatabaseLimits(
     pool_size=1,
     lock_timeout_ms=60_000,
@@ -87,26 +84,6 @@ _LOCK_INTERVAL_S = 0.5
 
 _LOCK_ATTEMPTS = 7_200
 """The attempts of an hour: an upgrade of big tables may take as long."""
-
-
-@cache
-def known_revision() -> str:
-    """Return the schema revision that this release expects."""
-    head = ScriptDirectory(str(MIGRATIONS)).get_current_head()
-    if head is None:
-        raise RuntimeError("this installation has no migrations")
-    return head
-
-
-def is_usable(revision: str | None) -> bool:
-    """Return whether this release works on a schema of that revision: its own or a later one.
-
-    Revisions are numbers that grow by one, and each only adds to the one before it, so that the
-    services of two releases may run side by side while one replaces the other.
-    """
-    if revision is None or not revision.isdecimal():
-        return False
-    return int(revision) >= int(known_revision())
 
 
 def revision_in(connection: Connection) -> str | None:

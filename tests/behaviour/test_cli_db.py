@@ -11,15 +11,8 @@ from psycopg import sql
 
 from services.local.postgres import EmbeddedPostgres
 from services.rlmm import schema
-from services.rlmm.schema import (
-    ROLE,
-    VIEWS,
-    SchemaProblem,
-    check_schema,
-    current_revision,
-    known_revision,
-    upgrade,
-)
+from services.rlmm.schema import ROLE, VIEWS, SchemaProblem, check_schema, current_revision, upgrade
+from services.rlmm.schema_revision import known_revision
 from tests.harness.sediment_command import Completed, sediment
 
 PASSWORD = "not-to-be-told"

@@ -21,7 +21,8 @@ from services.api.segments import RemoteLogSegmentMetadata
 from services.rlmm.db import create_database_engine
 from services.rlmm.idempotency import body_digest
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.schema import MIGRATIONS, upgrade
+from services.rlmm.schema import upgrade
+from services.rlmm.schema_revision import MIGRATIONS
 from tests.contract.rlmm.segments import (
     BROKER,
     DELETE_STARTED,

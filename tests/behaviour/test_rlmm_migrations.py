@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, text
 
 from services.api.errors import InvalidRequestError, RemoteStorageError, RetriableRemoteStorageError
@@ -17,7 +18,8 @@ from services.api.segment_batches import SegmentAddition, SegmentImport
 from services.local.postgres import EmbeddedPostgres
 from services.rlmm.db import DatabaseLimits, create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.schema import current_revision, known_revision, upgrade
+from services.rlmm.schema import current_revision, upgrade
+from services.rlmm.schema_revision import MIGRATIONS, known_revision
 from services.rlmm.tables import Base
 from tests.contract.rlmm.segments import segment
 
@@ -52,6 +54,10 @@ def closed_port() -> Iterator[int]:
 def rules(connection: Connection) -> list[tuple[str, ...]]:
     found = [*connection.execute(text(CONSTRAINTS)), *connection.execute(text(INDEXES))]
     return [tuple(row) for row in found]
+
+
+def test_the_known_revision_is_that_of_the_last_migration() -> None:
+    assert known_revision() == ScriptDirectory(str(MIGRATIONS)).get_current_head()
 
 
 def test_an_empty_database_is_upgraded_and_an_upgraded_one_stays(empty_database_url: str) -> None:

@@ -14,7 +14,8 @@ from services.api.ids import TopicIdPartition
 from services.rlmm import lookups
 from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.schema import MIGRATIONS, current_revision, known_revision, upgrade
+from services.rlmm.schema import current_revision, upgrade
+from services.rlmm.schema_revision import MIGRATIONS, known_revision
 from tests.harness import look_up_oracle
 from tests.harness.rlmm_database import schema_problems
 

@@ -14,7 +14,8 @@ from sqlalchemy.exc import IntegrityError
 from services.api.ids import TopicIdPartition
 from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.schema import MIGRATIONS, upgrade
+from services.rlmm.schema import upgrade
+from services.rlmm.schema_revision import MIGRATIONS
 from tests.contract.rlmm.anomalies import anomaly
 from tests.contract.rlmm.gaps import gaps, record
 from tests.harness.rlmm_database import schema_problems

@@ -13,7 +13,8 @@ from services.api.partitions import EventQuery, ObjectDeletion
 from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.schema import MIGRATIONS, upgrade
+from services.rlmm.schema import upgrade
+from services.rlmm.schema_revision import MIGRATIONS
 from tests.harness.rlmm_database import schema_problems
 
 TP = TopicIdPartition(uuid4(), "orders", 0)

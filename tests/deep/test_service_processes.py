@@ -39,7 +39,7 @@ from services.local.stack import (
     rsm_settings,
     transport_settings,
 )
-from services.rlmm import schema
+from services.rlmm import schema, schema_revision
 from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rsm.layout import CustomMetadata
@@ -354,7 +354,7 @@ def test_rlmm_waits_for_its_database(database_url: str, tmp_path: Path) -> None:
 
 def test_rlmm_waits_for_its_schema(empty_database_url: str, tmp_path: Path) -> None:
     with started("rlmm", rlmm_settings(empty_database_url), tmp_path) as rlmm:
-        named = (schema.known_revision(), "sediment db upgrade")
+        named = (schema_revision.known_revision(), "sediment db upgrade")
         upgrade = partial(schema.upgrade, empty_database_url)
         assert_becomes_ready(rlmm, upgrade, *named, name="rlmm")
 

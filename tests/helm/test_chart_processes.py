@@ -12,7 +12,7 @@ import pytest
 from services.local.postgres import EmbeddedPostgres
 from services.local.process import LOOPBACK, ChildProcess, free_ports
 from services.local.seaweedfs import S3Endpoint
-from services.rlmm import schema
+from services.rlmm import schema, schema_revision
 from tests.harness.eventually import eventually
 from tests.harness.world import linked_log
 from tests.helm.chart import Rendered, minimal, pod_spec, render
@@ -96,7 +96,7 @@ def _rendered(s3: S3Endpoint, bucket: str, log_on_the_node: Path) -> Rendered:
 
 
 def test_the_migration_job_makes_the_schema(deployed: Deployed, record_property: Record) -> None:
-    assert schema.current_revision(deployed.database_url) == schema.known_revision()
+    assert schema.current_revision(deployed.database_url) == schema_revision.known_revision()
     record_property("process", "migration")
 
 
