@@ -92,12 +92,18 @@ build/.plugin: $(PLUGIN_SOURCES)
 plugin: build/.plugin ## Build the Kafka plugin, one jar in kafka_plugin/target/ (Java 17, Maven)
 
 .PHONY: sbom
-sbom: $(VENV)/.dev build/.plugin ## Write the bills of materials of images and plugin into build/sbom/ (CycloneDX; Java 17, Maven)
-	rm -rf build/sbom && mkdir -p build/sbom
-	PATH="$(CURDIR)/$(BIN):$$PATH" supply_chain/install build/sbom/image services
-	mv build/sbom/image/sbom.json build/sbom/sediment.json && rm -rf build/sbom/image
-	PATH="$(CURDIR)/$(BIN):$$PATH" supply_chain/install build/sbom/image services spark
-	mv build/sbom/image/sbom.json build/sbom/sediment-spark.json && rm -rf build/sbom/image
+sbom: sbom-services sbom-spark sbom-plugin ## Write the bills of materials of images and plugin into build/sbom/ (CycloneDX; Java 17, Maven)
+
+.PHONY: sbom-services sbom-spark
+sbom-services sbom-spark: sbom-%: $(VENV)/.dev
+	rm -rf build/sbom/$*-image && mkdir -p build/sbom
+	PATH="$(CURDIR)/$(BIN):$$PATH" supply_chain/install build/sbom/$*-image services $(filter spark,$*)
+	mv build/sbom/$*-image/sbom.json build/sbom/sediment$(patsubst %,-%,$(filter spark,$*)).json
+	rm -rf build/sbom/$*-image
+
+.PHONY: sbom-plugin
+sbom-plugin: build/.plugin
+	mkdir -p build/sbom
 	cp $(PLUGIN_BILL) build/sbom/sediment-kafka-plugin.json
 
 .PHONY: licences

@@ -14,6 +14,7 @@ from tests.harness.faults import Delay, Fault, Throttle
 from tests.harness.faulty_world import HOT, FaultyWorld, assert_local_reads_go_on, faulty_world
 from tests.harness.http_proxy import HttpProxy
 from tests.harness.s3_operations import s3_operation
+from tests.harness.variants import first_of
 from tests.harness.world import World
 
 pytestmark = pytest.mark.deep
@@ -47,7 +48,7 @@ def faulty(
         rsm.kill()
 
 
-@pytest.mark.parametrize("fault", [Delay(2_000), Throttle(1024 * 1024)])
+@pytest.mark.parametrize("fault", first_of([Delay(2_000), Throttle(1024 * 1024)]))
 def test_a_slow_store(faulty: FaultyWorld, store: HttpProxy, fault: Fault) -> None:
     copied, threads = faulty.copied(HOT), faulty.threads()
 

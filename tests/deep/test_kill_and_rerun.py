@@ -88,7 +88,7 @@ def shipped(world: World) -> bool:
     return len(rows) == expected and {row.state for row in rows} == {FINISHED}
 
 
-@pytest.mark.parametrize("name", SHIP)
+@pytest.mark.parametrize("name", first_of(SHIP, 2))
 def test_rlm_killed_while_copying(world: World, tmp_path: Path, name: str) -> None:
     with rlm_service(world, tmp_path) as rlm:
         run_until_killed(rlm, name, nth=3)
@@ -97,7 +97,7 @@ def test_rlm_killed_while_copying(world: World, tmp_path: Path, name: str) -> No
     world.assert_all_shipped()
 
 
-@pytest.mark.parametrize("name", CLEAN_UP)
+@pytest.mark.parametrize("name", first_of(CLEAN_UP))
 def test_rlm_killed_while_cleaning_up(world: World, tmp_path: Path, name: str) -> None:
     with rlm_service(world, tmp_path) as rlm:
         for failpoint in ("copy.bytes_sent", name):

@@ -64,7 +64,7 @@ def assert_only_due_is_gone(world: World, kept: set[UUID]) -> None:
     world.assert_invariants()
 
 
-@pytest.mark.parametrize("name", first_of(DELETION, 2))
+@pytest.mark.parametrize("name", first_of(DELETION))
 def test_rlm_killed_while_expiring(
     world: World, due: dict[UUID, dict[str, Any]], tmp_path: Path, name: str
 ) -> None:

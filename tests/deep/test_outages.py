@@ -69,6 +69,7 @@ def test_ship_resumes_after_an_outage(world: World, server: Server) -> None:
     world.assert_all_shipped()
 
 
+@pytest.mark.long
 def test_rerun_finishes_an_abandoned_ship(world: World, server: Server) -> None:
     with start(world, "--retry-for-s", "5") as ship:
         wait_until_in_the_middle(world, ship)

@@ -331,6 +331,7 @@ def test_store_or_database_dies_while_segments_move(partition: Partition, server
     assert_recovers(partition, values)
 
 
+@pytest.mark.long
 def test_store_or_database_dies_while_segments_are_deleted(
     partition: Partition, server: Server
 ) -> None:
