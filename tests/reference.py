@@ -18,7 +18,7 @@ from services.rlm import collectors, metrics
 from services.rlm.collectors import TopicGauge
 from services.rlm.metrics import TopicCounter
 from services.rlm.settings import RlmSettings
-from services.rlmm import watch_reader, watches
+from services.rlmm import verification_ages, watch_reader, watches
 from services.rlmm.settings import RlmmSettings
 from services.rpc.server import access, interceptor, transport
 from services.rsm import direct, fetch
@@ -35,6 +35,7 @@ _MODULES = (
     collectors,
     watches,
     watch_reader,
+    verification_ages,
 )
 """Those that declare metrics."""
 

@@ -1,4 +1,4 @@
-"""Define a partition's state: deletion, leader's report, gaps, events and anomalies."""
+"""Define a partition's state: deletion, report, gaps, events, anomalies, verifications."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -459,6 +459,80 @@ def check_run_id(run_id: str) -> None:
     """Raise InvalidRequestError if the run id is empty or too long."""
     length, most = len(run_id), MAX_TEXT_LENGTH
     require(1 <= length <= most, "run_id", f"must be 1 to {most} characters, has {length}")
+
+
+MAX_PARTS = 10_000
+"""The most parts of a verification."""
+
+MAX_VERIFIED_TOPICS = 1_000
+"""The most topics of one report of a verification."""
+
+
+class VerificationKind(Enum):
+    """How a run verifies: by comparing objects with metadata, or by reading all bytes."""
+
+    RECONCILE = "RECONCILE"
+    SCRUB = "SCRUB"
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationRun:
+    """A run that verified part `part`, from 1, of `parts` parts of each topic."""
+
+    kind: VerificationKind
+    run_id: str
+    part: int = 1
+    parts: int = 1
+
+    def __post_init__(self) -> None:
+        check_run_id(self.run_id)
+        require(1 <= self.parts <= MAX_PARTS, "parts", f"must be 1 to {MAX_PARTS}, is {self.parts}")
+        require(1 <= self.part <= self.parts, "part", f"must be 1 to {self.parts}, is {self.part}")
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedTopic:
+    """What was verified of a topic; see the proto."""
+
+    topic_id: UUID
+    segments: int = 0
+    verified_segments: int = 0
+    verified_bytes: int = 0
+    failed_segments: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.topic_id != ZERO_UUID, "topic_id", "must not be the zero id")
+        for name in ("segments", "verified_segments", "verified_bytes", "failed_segments"):
+            require_int64(getattr(self, name), name)
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The last verification of a topic, the sum of its parts.
+
+    Attributes:
+        verified_parts: of `parts`.
+        ended_ms, last_ended_ms: when the oldest and the latest of them ended, by the database's
+            clock.
+        run_id: of the latest.
+    """
+
+    topic: str
+    kind: VerificationKind
+    parts: int
+    verified_parts: int
+    ended_ms: int
+    last_ended_ms: int
+    run_id: str
+    verified: VerifiedTopic
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationPage:
+    """The last verifications on one page, by topic id and kind; the token as in AnomalyPage."""
+
+    verifications: tuple[Verification, ...]
+    next_page_token: str
 
 
 MAX_OBJECT_DELETIONS = 1_000

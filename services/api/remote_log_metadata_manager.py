@@ -26,6 +26,10 @@ from services.api.partitions import (
     RemotePartitionDeleteState,
     SeenAnomaly,
     SegmentTotals,
+    Verification,
+    VerificationPage,
+    VerificationRun,
+    VerifiedTopic,
 )
 from services.api.segment_batches import (
     MAX_BATCH,
@@ -731,6 +735,30 @@ class RemoteLogMetadataManager(Protocol):
         """
         ...
 
+    def report_verification(self, run: VerificationRun, topics: Sequence[VerifiedTopic]) -> None:
+        """Store what a run verified of up to MAX_VERIFIED_TOPICS topics, all or none.
+
+        Replaces what an earlier run verified of the same kind, part and number of parts. Omits
+        topics that are not known. Idempotent.
+
+        Raises:
+            InvalidRequestError: none or too many; a run id that cannot be stored.
+        """
+        ...
+
+    def list_verifications(
+        self, topic: str = "", *, page_size: int = 0, page_token: str = ""
+    ) -> VerificationPage:
+        """Return one page of the last verifications: of each topic and kind at most one.
+
+        Args:
+            topic: only of topics of this name; "" for all with a known partition.
+
+        Raises:
+            InvalidRequestError: a negative page size; not a token of this query.
+        """
+        ...
+
     def record_object_deletions(
         self,
         topic_id_partition: TopicIdPartition,
@@ -859,6 +887,17 @@ def all_anomalies(
     while True:
         page = manager.list_anomalies(query, page_token=token)
         yield from page.anomalies
+        token = page.next_page_token
+        if not token:
+            return
+
+
+def all_verifications(manager: RemoteLogMetadataManager, topic: str = "") -> Iterator[Verification]:
+    """Yield the verifications of all pages of list_verifications, one page in memory at a time."""
+    token = ""
+    while True:
+        page = manager.list_verifications(topic, page_token=token)
+        yield from page.verifications
         token = page.next_page_token
         if not token:
             return

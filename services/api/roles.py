@@ -191,6 +191,8 @@ _RLMM: dict[str, Rule] = {
     # An anomaly names its topic by an id that RLMM need not know.
     "ReportAnomalies": Rule(_roles(_W), Topics.ALL),
     "ListAnomalies": Rule(_roles(_W, _A), Topics.ALL),
+    "ReportVerification": Rule(_roles(_W), Topics.ALL),
+    "ListVerifications": Rule(_roles(_W, _A), Topics.FILTER, filter="topic"),
     "RecordObjectDeletions": _of_partitions(_W),
     "ImportRemoteLogSegments": _of_partitions(_M),
     "UndeletePartition": _of_partitions(_M),

@@ -32,6 +32,7 @@ _STEPS = {
     "request_outcomes": "request ids purged",
     "events": "old events purged",
     "anomalies": "resolved anomalies purged",
+    "verifications": "old parts of verifications purged",
 }
 
 _DatabaseUrl = Annotated[

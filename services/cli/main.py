@@ -27,6 +27,7 @@ COMMANDS = {
     "reconcile": ("reconcile", "Compare the object store with the metadata."),
     "scrub": ("reconcile", "Read stored segments and verify their checksums."),
     "anomalies": ("reconcile", "List the problems that reconcile and scrub found."),
+    "verified": ("verified", "Show what was verified of each topic, and how long ago."),
     "topics": ("topics", "List, configure and delete topics."),
     "partitions": ("partitions", "Show what an RLM ships and serves; repair a partition."),
     "db": ("db", "Create, check, maintain and rebuild the metadata database."),

@@ -167,6 +167,14 @@ def known_topics(manager: RemoteLogMetadataManager, name: str = "") -> list[Know
     return sorted(found.values(), key=lambda topic: (topic.name, topic.topic_id.hex))
 
 
+def chosen_topics(manager: RemoteLogMetadataManager, names: Sequence[str]) -> list[KnownTopic]:
+    """List the topics of these names, each once; all topics if there are no names."""
+    if not names:
+        return known_topics(manager)
+    found = {topic.topic_id: topic for topic in (find_topic(manager, name) for name in names)}
+    return list(found.values())
+
+
 def find_topic(manager: RemoteLogMetadataManager, text: str) -> KnownTopic:
     """Find a topic by NAME or TOPIC_ID:NAME.
 

@@ -8,6 +8,7 @@ from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rlmm.settings import RlmmSettings
+from services.rlmm.verification_ages import VerificationAges
 from services.rpc.server.server import Service, serve
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
@@ -26,6 +27,12 @@ def main() -> None:
         engine, settings.limits(), settings.watch_limits(), settings.connection_shares()
     )
 
+    ages = VerificationAges(engine)
+
+    def close() -> None:
+        ages.stop()
+        engine.dispose()
+
     def add_to(server: grpc.Server) -> None:
         servicer = RemoteLogMetadataManagerServicer(manager)
         pb_grpc.add_RemoteLogMetadataManagerServicer_to_server(servicer, server)
@@ -36,11 +43,12 @@ def main() -> None:
         name,
         add_to,
         manager.check,
-        engine.dispose,
+        close,
         watch_methods=[f"/{name}/WatchPartitions"],
         watch_threads=settings.watch_threads,
         end_watches=manager.end_watches,
     )
+    ages.start()
     serve(service, settings)
 
 

@@ -1,4 +1,4 @@
-"""Purge tombstones, request ids, old events and anomalies."""
+"""Purge tombstones, request ids, old events, anomalies and parts of verifications."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -37,7 +37,8 @@ class MaintenancePlan:
         delete_retention_ms: how long a deleted segment's row stays (Kafka: delete.retention.ms).
         events_days: how long the audit trail goes back at least; a partition's latest event stays
             forever.
-        anomalies_days: how long an anomaly stays after the last run that found it.
+        anomalies_days: how long an anomaly stays after the last run that found it, and a part of a
+            verification after the run that read it.
     """
 
     delete_retention_ms: int = 86_400_000
@@ -68,6 +69,7 @@ class MaintenanceReport:
     request_outcomes: int = 0
     events: int = 0
     anomalies: int = 0
+    verifications: int = 0
 
 
 def maintain(
@@ -104,6 +106,7 @@ def maintain(
             ),
             events=count("events", _purge_events(connection, timedelta(days=plan.events_days))),
             anomalies=count("anomalies", _purge(connection, _ANOMALIES, anomaly_age)),
+            verifications=count("verifications", _purge(connection, _VERIFICATIONS, anomaly_age)),
         )
 
 
@@ -133,6 +136,8 @@ def _purge_statement(table: str, is_old: str, age: str) -> str:
 _TOMBSTONES = _purge_statement("segments", "state = 'DELETE_SEGMENT_FINISHED'", "changed_at")
 _REQUEST_OUTCOMES = _purge_statement("request_outcomes", "true", "at")
 _ANOMALIES = _purge_statement("anomalies", "true", "last_seen")
+# Runs that read everything are few: one of each kind and topic.
+_VERIFICATIONS = _purge_statement("verifications", "parts > 1", "ended_at")
 _LONG_AGO = datetime.fromisoformat("0001-01-02T00:00:00+00:00")
 
 

@@ -26,6 +26,9 @@ from services.api.partitions import (
     PolledLog,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
+    VerificationPage,
+    VerificationRun,
+    VerifiedTopic,
 )
 from services.api.remote_log_metadata_manager import (
     MAX_REPORTED_EPOCHS,
@@ -418,6 +421,23 @@ class SqlRemoteLogMetadataManager:
         return self._transactions.read(
             lambda connection: anomaly_rows.list_anomalies(
                 connection, query, limit=limit, after=after
+            )
+        )
+
+    def report_verification(self, run: VerificationRun, topics: Sequence[VerifiedTopic]) -> None:
+        anomaly_rows.check_verification(run, topics)
+        self._transactions.change(
+            lambda session: anomaly_rows.report_verification(session, run, topics)
+        )
+
+    def list_verifications(
+        self, topic: str = "", *, page_size: int = 0, page_token: str = ""
+    ) -> VerificationPage:
+        limit = limits.page_limit(page_size)
+        after = limits.decode(anomaly_rows.verifications_fingerprint(topic), page_token)
+        return self._transactions.read(
+            lambda connection: anomaly_rows.list_verifications(
+                connection, topic, limit=limit, after=after
             )
         )
 

@@ -43,6 +43,8 @@ from services.rpc.converters.segments import (
     segment_page_to_proto,
     segment_updates_from_proto,
     update_outcome_to_proto,
+    verification_from_proto,
+    verification_page_to_proto,
 )
 from services.rpc.converters.shared import (
     context_from_proto,
@@ -397,6 +399,21 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
             page_token=request.page_token,
         )
         return anomaly_page_to_proto(page)
+
+    def ReportVerification(
+        self, request: pb.ReportVerificationRequest, context: grpc.ServicerContext
+    ) -> pb.ReportVerificationResponse:
+        run, topics = verification_from_proto(request)
+        self._manager.report_verification(run, topics)
+        return pb.ReportVerificationResponse()
+
+    def ListVerifications(
+        self, request: pb.ListVerificationsRequest, context: grpc.ServicerContext
+    ) -> pb.ListVerificationsResponse:
+        page = self._manager.list_verifications(
+            request.topic, page_size=request.page_size, page_token=request.page_token
+        )
+        return verification_page_to_proto(page)
 
     def RecordObjectDeletions(
         self, request: pb.RecordObjectDeletionsRequest, context: grpc.ServicerContext

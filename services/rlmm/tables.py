@@ -7,7 +7,8 @@
       │             │──────< gaps                              what the tier will never have
       │             │──────< events                            the audit trail
       │             └──────< request_outcomes                  answers to repeated request ids
-      └──< topic_config_events                                 each version of the settings
+      │──< topic_config_events                                 each version of the settings
+      └──< verifications                                       what checks read of it, and when
     anomalies                                                  also of what no row names
     deployment                                                 one row: the deployment's id
 
@@ -34,7 +35,12 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, INTEGER, JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from services.api.partitions import AnomalyKind, RemotePartitionDeleteState
+from services.api.partitions import (
+    MAX_PARTS,
+    AnomalyKind,
+    RemotePartitionDeleteState,
+    VerificationKind,
+)
 from services.api.segments import RemoteLogSegmentState
 from services.rlmm.epoch_index import RANGE_CLASS
 
@@ -64,6 +70,7 @@ def _one_of(column: str, names: list[str]) -> str:
 SEGMENT_STATES = [state.value for state in RemoteLogSegmentState]
 DELETE_STATES = [state.value for state in RemotePartitionDeleteState]
 ANOMALY_KINDS = [kind.value for kind in AnomalyKind]
+VERIFICATION_KINDS = [kind.value for kind in VerificationKind]
 
 EVENT_KINDS = [
     "LEADERSHIP",
@@ -503,6 +510,27 @@ class AnomalyRow(Base):
     run_ids: Mapped[list[str]] = mapped_column(
         ARRAY(Text), comment="the runs that saw it last, the latest one last"
     )
+
+
+class VerificationRow(Base):
+    """What a run verified of one part of a topic; a later run of the part replaces it."""
+
+    __tablename__ = "verifications"
+    __table_args__ = (
+        CheckConstraint(_one_of("kind", VERIFICATION_KINDS), name="kind"),
+        CheckConstraint(f"part BETWEEN 1 AND parts AND parts <= {MAX_PARTS}", name="part"),
+    )
+
+    topic_id: Mapped[UUID] = mapped_column(ForeignKey("topics.topic_id"), primary_key=True)
+    kind: Mapped[str] = mapped_column(primary_key=True)
+    parts: Mapped[int] = mapped_column(INTEGER, primary_key=True)
+    part: Mapped[int] = mapped_column(INTEGER, primary_key=True)
+    ended_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    run_id: Mapped[str]
+    segments: Mapped[int]
+    verified_segments: Mapped[int]
+    verified_bytes: Mapped[int]
+    failed_segments: Mapped[int]
 
 
 class DeploymentRow(Base):

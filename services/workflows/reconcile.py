@@ -1,7 +1,7 @@
 """Compare the objects in the stores with the metadata, in one pass over both."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import TypeAlias, TypeVar
@@ -15,7 +15,14 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.partitions import MAX_ANOMALIES, MAX_DETAIL_LENGTH, Anomaly, AnomalyKind
+from services.api.partitions import (
+    MAX_ANOMALIES,
+    MAX_DETAIL_LENGTH,
+    Anomaly,
+    AnomalyKind,
+    VerificationKind,
+    VerificationRun,
+)
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
 from services.api.remote_storage_manager import (
     CURRENT_LOCATION,
@@ -28,6 +35,7 @@ from services.api.remote_storage_manager import (
     all_segment_objects,
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.workflows.coverage import Coverage, Outcome
 from services.workflows.deletion import (
     AbandonedUpload,
     Deletions,
@@ -93,6 +101,7 @@ class Reconciled:
         copies: counts of the copies that never finished, by kind.
         unread: one line for each object that could not be read, at most MAX_UNREAD.
         unfinished: one line for each of `copies`, at most MAX_UNFINISHED.
+        coverage: what was verified of each topic.
     """
 
     objects: int = 0
@@ -102,6 +111,7 @@ class Reconciled:
     copies: Counter[CopyKind] = field(default_factory=Counter)
     unread: list[str] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
+    coverage: Coverage = field(default_factory=Coverage)
 
     MAX_UNREAD = 100
     MAX_UNFINISHED = 100
@@ -139,9 +149,11 @@ def findings_of(verdict: ReconcileVerdict, plan: ReconciliationPlan) -> list[Ano
     ]
 
 
-def is_settled(verdict: ReconcileVerdict, findings: Sequence[Anomaly | Orphan]) -> bool:
-    """Return whether a finished segment need not be read: it is complete, or reported."""
-    return verdict.is_complete or any(isinstance(each, Anomaly) for each in findings)
+def outcome_of(verdict: ReconcileVerdict, findings: Sequence[Anomaly | Orphan]) -> Outcome | None:
+    """Return the outcome if the segment need not be read: it is reported, or complete."""
+    if any(isinstance(each, Anomaly) for each in findings):
+        return Outcome.FAILED
+    return Outcome.VERIFIED if verdict.is_complete else None
 
 
 def abandoned_uploads(
@@ -219,13 +231,15 @@ class Recording:
         if len(self._unreported) == MAX_ANOMALIES:
             self._report()
 
-    def finish(self) -> Reconciled:
-        """Report what is left, then delete if the plan allows it.
+    def finish(self, topic_ids: Collection[UUID]) -> Reconciled:
+        """Report what is left and was verified of these topics, then delete if the plan allows it.
 
         Raises:
             RetriableRemoteStorageError: a service is unreachable; run it again.
         """
         self._report()
+        run = VerificationRun(VerificationKind.RECONCILE, self._plan.run_id)
+        self.done.coverage.report(self._rlmm, run, topic_ids)
         if self._plan.delete:
             self._deletion.delete(self._plan.run_id, self._plan.grace_ms)
         return self.done
@@ -272,10 +286,10 @@ class Reconciliation:
                 self._recording.add(upload)
         for shard in range(SHARDS):
             self._check_shard(view, shard)
-        return self._recording.finish()
+        return self._recording.finish(view.topics())
 
     def _check_shard(self, view: MetadataView, shard: int) -> None:
-        settled: dict[PartitionKey, set[UUID]] = defaultdict(set)
+        settled: dict[PartitionKey, dict[UUID, Outcome]] = defaultdict(dict)
         for location_id in self._plan.locations:
             query = ObjectQuery(location_id, shard, SHARDS)
             listed = store_views(all_segment_objects(self._objects, query))
@@ -287,9 +301,9 @@ class Reconciliation:
 
     def _check_batch(
         self, view: MetadataView, partition: PartitionKey, batch: Sequence[StoreView]
-    ) -> set[UUID]:
-        """Compare a batch; return the ids whose objects need no further check."""
-        settled = set()
+    ) -> dict[UUID, Outcome]:
+        """Compare a batch; return the outcomes of the ids that need no further check."""
+        settled: dict[UUID, Outcome] = {}
         for verdict in reconcile_verdicts(self._objects, view, partition, batch):
             self._done.segments += 1
             self._done.objects += len(verdict.stored.objects)
@@ -298,27 +312,36 @@ class Reconciliation:
             findings = findings_of(verdict, self._plan)
             for each in findings:
                 self._recording.add(each, counts=each is findings[0])
-            if is_settled(verdict, findings):
-                settled.add(verdict.stored.id)
+            if outcome := outcome_of(verdict, findings):
+                settled[verdict.stored.id] = outcome
             self._on_segment(self._done)
         return settled
 
-    def _check_missing(self, view: MetadataView, tp: TopicIdPartition, settled: set[UUID]) -> None:
+    def _check_missing(
+        self, view: MetadataView, tp: TopicIdPartition, settled: dict[UUID, Outcome]
+    ) -> None:
         copies = UnfinishedCopies(self._plan.before_ms)
         try:
             for metadata in all_segments(self._rlmm, tp, states=(_STARTED, _FINISHED)):
                 copies.see(metadata)
-                is_open = metadata.remote_log_segment_id.id not in settled
-                if metadata.state is _FINISHED and is_open:
-                    missing, unread = find_missing(view, self._rsm, metadata)
-                    if unread:
-                        self._done.note_unread(unread)
-                    if missing is not None:
-                        self._recording.add(missing)
+                if metadata.state is _FINISHED:
+                    outcome = settled.get(metadata.remote_log_segment_id.id)
+                    outcome = outcome or self._check_read(view, metadata)
+                    self._done.coverage.count(metadata, outcome)
         except RemoteResourceNotFoundError:
             return  # The partition was removed meanwhile.
         for kind, each in copies.found():
             self._done.note_copy(kind, line_about(kind, each))
+
+    def _check_read(self, view: MetadataView, metadata: RemoteLogSegmentMetadata) -> Outcome:
+        missing, unread = find_missing(view, self._rsm, metadata)
+        if unread:
+            self._done.note_unread(unread)
+            return Outcome.UNREAD
+        if missing is not None:
+            self._recording.add(missing)
+            return Outcome.FAILED
+        return Outcome.VERIFIED
 
 
 def _anomaly(stored: StoreView, problem: Problem, about: SegmentObject | None) -> Anomaly:

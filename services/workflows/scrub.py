@@ -13,7 +13,14 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
 )
-from services.api.partitions import MAX_DETAIL_LENGTH, Anomaly, AnomalyKind
+from services.api.partitions import (
+    MAX_DETAIL_LENGTH,
+    MAX_PARTS,
+    Anomaly,
+    AnomalyKind,
+    VerificationKind,
+    VerificationRun,
+)
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import (
     CURRENT_LOCATION,
@@ -29,10 +36,10 @@ from services.api.remote_storage_manager import (
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.validation import require
 from services.common.retry import Backoff
+from services.workflows.coverage import Coverage, Outcome
 from services.workflows.scrub_copy import CopyScrub, UnverifiedError
 from services.workflows.segment_views import MetadataView, StoreView, store_views
 
-MAX_PARTS = 10_000
 DEFAULT_RATE_BYTES_PER_S = 32 * 1024 * 1024
 
 SHARDS = 64
@@ -78,10 +85,17 @@ class ScrubPlan:
         require(1 <= self.parts <= MAX_PARTS, "parts", f"must be 1 to {MAX_PARTS}")
         require(1 <= self.part <= self.parts, "part", f"must be 1 to {self.parts}")
 
+    @property
+    def verification(self) -> VerificationRun:
+        """Return the run under which RLMM records what was verified."""
+        return VerificationRun(VerificationKind.SCRUB, self.run_id, self.part, self.parts)
+
+    def has_topic(self, topic_id: UUID) -> bool:
+        return self.topic_ids is None or topic_id in self.topic_ids
+
     def has(self, stored: StoreView) -> bool:
         topic_id, _ = stored.partition
-        is_wanted = self.topic_ids is None or topic_id in self.topic_ids
-        return is_wanted and stored.id.int % self.parts == self.part - 1
+        return self.has_topic(topic_id) and stored.id.int % self.parts == self.part - 1
 
     def shards(self) -> list[int]:
         """List the shards that may have segments of this plan."""
@@ -104,6 +118,7 @@ class Scrubbed:
         read_bytes: bytes requested, including repeated reads.
         reasons: one line each, at most MAX_REASONS.
         is_cut_short: the run ended because the store stayed unreachable.
+        coverage: what was verified of each topic.
     """
 
     segments: int = 0
@@ -116,6 +131,7 @@ class Scrubbed:
     read_bytes: int = 0
     reasons: list[str] = field(default_factory=list)
     is_cut_short: bool = False
+    coverage: Coverage = field(default_factory=Coverage)
 
     MAX_REASONS = 100
 
@@ -131,6 +147,7 @@ class Scrubbed:
         self.read_bytes += other.read_bytes
         self.reasons = [*self.reasons, *other.reasons][: self.MAX_REASONS]
         self.is_cut_short = self.is_cut_short or other.is_cut_short
+        self.coverage.merge(other.coverage)
 
     @property
     def is_complete(self) -> bool:
@@ -192,17 +209,30 @@ class Scrub:
     def run(self) -> Scrubbed:
         """Read every segment of the plan and report damaged and missing ones.
 
+        Records what was verified of each topic whose objects could all be listed.
+
         Raises:
             InvalidRequestError: a location is not registered.
             RetriableRemoteStorageError: RLMM is unreachable, or the first listing failed; run it
                 again.
         """
-        queries = (
-            ObjectQuery(location_id, shard, SHARDS)
-            for location_id in self._plan.locations
-            for shard in self._plan.shards()
-        )
-        return self._run(self._listed(query) for query in queries)
+        view, read = MetadataView(self._rlmm), Counter[int]()
+        try:
+            for location_id in self._plan.locations:
+                for shard in self._plan.shards():
+                    unlisted = self._done.unlisted
+                    self._scrub(view, self._listed(ObjectQuery(location_id, shard, SHARDS)))
+                    read[shard] += self._done.unlisted == unlisted
+        except _StoreAwayError:
+            self._done.is_cut_short = True
+        whole = {shard for shard, times in read.items() if times == len(self._plan.locations)}
+        wanted = {
+            topic_id
+            for topic_id in view.topics()
+            if self._plan.has_topic(topic_id) and shard_of(topic_id, SHARDS) in whole
+        }
+        self._done.coverage.report(self._rlmm, self._plan.verification, wanted)
+        return self._done
 
     def run_over(self, listed: Iterable[StoreView]) -> Scrubbed:
         """Read those of these segments that the plan has; a partition's are adjacent.
@@ -210,13 +240,8 @@ class Scrub:
         Raises:
             RetriableRemoteStorageError: RLMM is unreachable; run it again.
         """
-        return self._run([listed])
-
-    def _run(self, listings: Iterable[Iterable[StoreView]]) -> Scrubbed:
-        view = MetadataView(self._rlmm)
         try:
-            for listed in listings:
-                self._scrub(view, listed)
+            self._scrub(MetadataView(self._rlmm), listed)
         except _StoreAwayError:
             self._done.is_cut_short = True
         return self._done
@@ -269,10 +294,14 @@ class Scrub:
             self._rlmm.report_anomalies(found, self._plan.run_id)
             self._done.anomalies.update(anomaly.kind for anomaly in found)
             self._done.damaged += 1
+            outcome = Outcome.FAILED
         elif reason:
             self._done.unchecked += 1
+            outcome = Outcome.UNREAD
         else:
             self._done.verified += 1
+            outcome = Outcome.VERIFIED
+        self._done.coverage.count(row, outcome)
         text = f"{row.remote_log_segment_id}: {reason}"
         if is_failure:
             self._failed(text)

@@ -1,7 +1,7 @@
 """Compare the store's view of segments, their objects, with the metadata's view."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeAlias
@@ -166,6 +166,11 @@ class MetadataView:
     def partitions(self, shard: int, shards: int) -> Iterator[TopicIdPartition]:
         """Yield the partitions whose objects are in this shard's listing."""
         return (tp for tp in self._partitions.values() if shard_of(tp.topic_id, shards) == shard)
+
+    def topics(self, names: Collection[str] = ()) -> set[UUID]:
+        """Return the ids of the topics, or of those that have one of these names."""
+        known = self._partitions.values()
+        return {tp.topic_id for tp in known if not names or tp.topic in names}
 
     def named(self, partition: PartitionKey) -> TopicIdPartition | None:
         """Return the partition with its topic's name; None if RLMM did not know it."""

@@ -12,13 +12,14 @@ from services.api.partitions import Anomaly, AnomalyKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects, shard_of
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.workflows.coverage import COUNTS, Coverage, Outcome
 from services.workflows.deletion import Orphan
 from services.workflows.reconcile import (
     ReconciliationPlan,
     anomaly_of,
     find_missing,
     findings_of,
-    is_settled,
+    outcome_of,
 )
 from services.workflows.segment_views import (
     MetadataView,
@@ -33,7 +34,8 @@ from spark_jobs.checks.objects import OBJECT_FIELDS, object_of, object_row, view
 from spark_jobs.connections import Services
 from spark_jobs.plan import Row, batches_of, partition_key, rows_in, segment_of
 
-FINDING, COUNTED, UNREAD, UNFINISHED = "FINDING", "COUNTED", "UNREAD", "UNFINISHED"
+FINDING, COUNTED, VERIFIED = "FINDING", "COUNTED", "VERIFIED"
+UNREAD, UNFINISHED = "UNREAD", "UNFINISHED"
 SHARDS = 256
 """Shards by which findings are told apart."""
 
@@ -46,6 +48,7 @@ VERDICTS_SCHEMA = pa.schema(
         pa.field("shard", pa.int32()),
         pa.field("segments", pa.int64()),
         pa.field("objects", pa.int64()),
+        *(pa.field(name, pa.int64()) for name in COUNTS if name != "segments"),
         pa.field("unread", pa.string()),
         pa.field("kind", pa.string()),
         pa.field("topic_id", pa.string()),
@@ -59,10 +62,10 @@ VERDICTS_SCHEMA = pa.schema(
         *OBJECT_FIELDS,
     ]
 )
-"""What judging found. COUNTED: `segments` and `objects` that were compared. UNREAD: a line about
-what cannot be read. UNFINISHED: a copy that never finished, its kind and a line. FINDING: an
-anomaly (`named` is its object); the first of a segment `counts`; an orphan has its object, and of
-its segment the state and whether the whole copy goes."""
+"""What judging found. COUNTED: `segments` and `objects` that were compared. VERIFIED: the counts of
+a VerifiedTopic. UNREAD: a line about what cannot be read. UNFINISHED: a copy that never finished,
+its kind and a line. FINDING: an anomaly (`named` is its object); the first of a segment `counts`;
+an orphan has its object, and of its segment the state and whether the whole copy goes."""
 
 
 def judge(
@@ -119,20 +122,26 @@ class _Judging:
         partition = UUID(batch[0]["topic_id"]), batch[0]["partition"]
         views = {row["segment_id"]: views_of(row) for row in batch}
         made: list[Row] = []
-        settled: set[UUID] = set()
+        settled: dict[UUID, Outcome] = {}
         for verdict in self._verdicts(partition, views, metadata):
             findings = findings_of(verdict, self._plan)
             made += (_row_of(each, counts=each is findings[0]) for each in findings)
             if verdict.unread:
                 made.append({"what": UNREAD, "unread": verdict.unread})
-            if is_settled(verdict, findings):
-                settled.add(verdict.stored.id)
+            if outcome := outcome_of(verdict, findings):
+                settled[verdict.stored.id] = outcome
+        coverage = Coverage()
         for each in metadata.values():
-            if each.state is _FINISHED and each.remote_log_segment_id.id not in settled:
-                made += self._of_missing(each)
+            if each.state is _FINISHED:
+                outcome = settled.get(each.remote_log_segment_id.id)
+                if outcome is None:
+                    rows, outcome = self._of_missing(each)
+                    made += rows
+                coverage.count(each, outcome)
         stored = [view for of_segment in views.values() for view in of_segment]
         objects = sum(len(view.objects) for view in stored)
         made.append({"what": COUNTED, "segments": len(stored), "objects": objects})
+        made += ({"what": VERIFIED, **row} for row in coverage.rows())
         shard = shard_of(partition[0], SHARDS)
         return [{**row, "shard": shard} for row in made]
 
@@ -157,12 +166,13 @@ class _Judging:
         for listed in unclear.values():
             yield from reconcile_verdicts(self._objects, self._view, partition, listed)
 
-    def _of_missing(self, metadata: RemoteLogSegmentMetadata) -> Iterator[Row]:
+    def _of_missing(self, metadata: RemoteLogSegmentMetadata) -> tuple[list[Row], Outcome]:
         missing, unread = find_missing(self._view, self._rsm, metadata)
         if unread:
-            yield {"what": UNREAD, "unread": unread}
+            return [{"what": UNREAD, "unread": unread}], Outcome.UNREAD
         if missing is not None:
-            yield _row_of(missing, counts=True)
+            return [_row_of(missing, counts=True)], Outcome.FAILED
+        return [], Outcome.VERIFIED
 
 
 def _row_of_copy(found: tuple[CopyKind, RemoteLogSegmentMetadata]) -> Row:

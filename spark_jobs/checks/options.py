@@ -4,10 +4,11 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from services.api.partitions import MAX_PARTS
 from services.api.remote_storage_manager import CURRENT_LOCATION, require_location_id
 from services.api.validation import require
 from services.workflows.reconcile import DEFAULT_GRACE_MS
-from services.workflows.scrub import DEFAULT_RATE_BYTES_PER_S, MAX_PARTS, parse_part
+from services.workflows.scrub import DEFAULT_RATE_BYTES_PER_S, parse_part
 from spark_jobs.options import EngineName, SweepOptions, add_job_options, job_options_of
 
 

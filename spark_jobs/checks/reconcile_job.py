@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from services.workflows.check_documents import needs_operator, reconcile_document
+from services.workflows.coverage import verified_of
 from services.workflows.reconcile import ReconciliationPlan, Recording, abandoned_uploads
 from services.workflows.segment_views import MetadataView
 from services.workflows.unfinished_copies import CopyKind
@@ -26,6 +27,7 @@ from spark_jobs.checks.judging import (
     UNFINISHED,
     UNREAD,
     VERDICTS_SCHEMA,
+    VERIFIED,
     finding_of,
     judge,
 )
@@ -64,7 +66,7 @@ def run(engine: Engine, this: SweepRun, config: ReconcileConfig) -> CheckReport:
         this.say("reporting")
         for row in _rows(verdicts):
             _add(recording, row)
-        done = recording.finish()
+        done = recording.finish(view.topics())
     document = reconcile_document(plan, done)
     this.document.write_text(json.dumps(document), encoding="utf-8")
     return CheckReport(EXIT_PARTIAL if needs_operator(done) else 0)
@@ -136,6 +138,8 @@ def _add(recording: Recording, row: Row) -> None:
     if row["what"] == COUNTED:
         recording.done.segments += row["segments"]
         recording.done.objects += row["objects"]
+    elif row["what"] == VERIFIED:
+        recording.done.coverage.add(verified_of(row))
     elif row["what"] == UNREAD:
         recording.done.note_unread(row["unread"])
     elif row["what"] == UNFINISHED:

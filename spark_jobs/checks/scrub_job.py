@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from services.api.segments import RemoteLogSegmentState
 from services.workflows.check_documents import scrub_document
 from services.workflows.scrub import Scrubbed, ScrubPlan
+from services.workflows.segment_views import MetadataView
 from spark_jobs.checks.frames import listed_objects, segments_with_objects, whole_frame
 from spark_jobs.checks.objects import SEGMENT_KEY
 from spark_jobs.checks.options import CheckReport, ScrubConfig
@@ -29,15 +30,21 @@ def run(engine: Engine, this: SweepRun, config: ScrubConfig) -> CheckReport:
     tasks = engine.parallelism
     # All tasks run at once, so that their shares are the rate.
     share = None if config.bytes_per_s is None else config.bytes_per_s / tasks
+    services = config.options.services
+    with services.connected_rlmm() as rlmm:
+        topic_ids = MetadataView(rlmm).topics(config.options.topics)
     this.say("listing objects")
     segments = _ranges(engine, config, tasks)
     this.say("reading segments")
-    task = partial(scrub_segments, services=config.options.services, plan=plan, bytes_per_s=share)
+    task = partial(scrub_segments, services=services, plan=plan, bytes_per_s=share)
     done = Scrubbed()
     stored = engine.written("scrubbed", task, segments, SCRUBBED_SCHEMA)
     with spark_errors():
         for row in whole_frame(engine, stored).collect():
             done.add(scrubbed_of(row.asDict()))
+    if not done.is_cut_short:
+        with services.connected_rlmm() as rlmm:
+            done.coverage.report(rlmm, plan.verification, topic_ids)
     rate = round(config.bytes_per_s or 0)
     document = scrub_document(plan, config.options.topics, rate, done)
     this.document.write_text(json.dumps(document), encoding="utf-8")

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from services.api.partitions import AnomalyKind
 from services.workflows.check_documents import SCRUB_KINDS
+from services.workflows.coverage import COUNTS, Coverage, verified_of
 from services.workflows.scrub import Pace, Scrub, Scrubbed, ScrubPlan
 from services.workflows.segment_views import StoreView
 from spark_jobs import pace
@@ -16,15 +17,18 @@ from spark_jobs.connections import Services
 from spark_jobs.plan import Row, rows_in
 
 _COUNTS = ("segments", "verified", "damaged", "unchecked", "gone", "unlisted", "read_bytes")
+_TOPIC_FIELDS = [pa.field("topic_id", pa.string()), *(pa.field(n, pa.int64()) for n in COUNTS)]
 
 SCRUBBED_SCHEMA = pa.schema(
     [
         *(pa.field(name, pa.int64()) for name in (*_COUNTS, *(k.value for k in SCRUB_KINDS))),
         pa.field("is_cut_short", pa.bool_()),
         pa.field("reasons", pa.list_(pa.string())),
+        pa.field("topics", pa.list_(pa.struct(_TOPIC_FIELDS))),
     ]
 )
-"""What a task has found: the fields of Scrubbed, and a column for each kind of anomaly."""
+"""What a task has found: the fields of Scrubbed, a column for each kind of anomaly, and in `topics`
+the rows of its coverage."""
 
 
 def scrub_segments(
@@ -59,14 +63,19 @@ def _row_of(done: Scrubbed) -> Row:
         **{kind.value: done.anomalies[kind] for kind in SCRUB_KINDS},
         "is_cut_short": done.is_cut_short,
         "reasons": done.reasons,
+        "topics": done.coverage.rows(),
     }
 
 
 def scrubbed_of(row: Row) -> Scrubbed:
     """Build what a task has found from its row."""
+    coverage = Coverage()
+    for topic in row["topics"]:
+        coverage.add(verified_of(topic))
     return Scrubbed(
         **{name: row[name] for name in _COUNTS},
         anomalies=Counter({AnomalyKind(kind.value): row[kind.value] for kind in SCRUB_KINDS}),
         is_cut_short=row["is_cut_short"],
         reasons=list(row["reasons"]),
+        coverage=coverage,
     )

@@ -1,7 +1,7 @@
 """Read the partitions that RLMM knows, and its topics: the tables `partitions` and `topics`."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -9,7 +9,11 @@ import pyarrow as pa
 
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import uuid_to_text
-from services.api.partitions import PartitionState, RemotePartitionDeleteState
+from services.api.partitions import (
+    PartitionState,
+    RemotePartitionDeleteState,
+    VerificationKind,
+)
 from services.api.remote_log_metadata_manager import PartitionSummary
 from spark_jobs.tables.columns import Columns, Kind, epoch_rows, micros
 from spark_jobs.tables.conditions import Condition, Relation
@@ -20,6 +24,7 @@ from spark_jobs.tables.table import (
     check_names,
     in_shards,
     known_partitions,
+    known_verifications,
 )
 
 
@@ -121,13 +126,14 @@ def _row(summary: PartitionSummary, state: PartitionState) -> dict[str, Any]:
 
 @dataclass
 class _Topic:
-    """A topic and the number of its partitions."""
+    """A topic, the number of its partitions, and when all of it was verified last."""
 
     topic_id: UUID
     name: str
     cluster_id: str | None
     partitions: int = 0
     deleting: int = 0
+    verified_ms: dict[VerificationKind, int] = field(default_factory=dict)
 
 
 class TopicsTable(Table):
@@ -143,6 +149,8 @@ class TopicsTable(Table):
             "cluster_id": Kind.STRING,
             "settings": Kind.SETTINGS,
             "settings_revision": Kind.LONG,
+            "reconciled_at": Kind.TIMESTAMP,
+            "scrubbed_at": Kind.TIMESTAMP,
         }
     )
     option_columns: ClassVar = {
@@ -161,6 +169,9 @@ class TopicsTable(Table):
             )
             topic.partitions += 1
             topic.deleting += summary.delete_state is not None
+        for each in known_verifications(connected, conditions):
+            if each.verified.topic_id in topics and each.verified_parts == each.parts:
+                topics[each.verified.topic_id].verified_ms[each.kind] = each.ended_ms
         return in_shards(list(topics.values()), shards)
 
     def batches(
@@ -182,4 +193,6 @@ class TopicsTable(Table):
                 "cluster_id": topic.cluster_id,
                 "settings": dict(stored.entries),
                 "settings_revision": stored.revision,
+                "reconciled_at": micros(topic.verified_ms.get(VerificationKind.RECONCILE)),
+                "scrubbed_at": micros(topic.verified_ms.get(VerificationKind.SCRUB)),
             }

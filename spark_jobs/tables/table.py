@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from services.api.errors import InvalidRequestError
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
+from services.api.partitions import Verification
 from services.api.remote_log_metadata_manager import PartitionSummary, RemoteLogMetadataManager
 from services.api.validation import require
 from spark_jobs.connections import Services
@@ -157,8 +158,7 @@ def known_partitions(
     connected: Connected, conditions: Sequence[Condition]
 ) -> Iterator[PartitionSummary]:
     """Yield the known partitions that the conditions allow, one page in memory at a time."""
-    topics = allowed_values(conditions, "topic")
-    for topic in [""] if topics is None else sorted(map(str, topics - {None, ""})):
+    for topic in _names(conditions):
         token = ""
         while True:
             page = connected.call(connected.rlmm.list_partitions, topic=topic, page_token=token)
@@ -168,6 +168,26 @@ def known_partitions(
             token = page.next_page_token
             if not token:
                 break
+
+
+def known_verifications(
+    connected: Connected, conditions: Sequence[Condition]
+) -> Iterator[Verification]:
+    """Yield the last verifications of topics that the conditions allow, and perhaps of others."""
+    for topic in _names(conditions):
+        token = ""
+        while True:
+            page = connected.call(connected.rlmm.list_verifications, topic, page_token=token)
+            yield from page.verifications
+            token = page.next_page_token
+            if not token:
+                break
+
+
+def _names(conditions: Sequence[Condition]) -> list[str]:
+    """Return the topics that the conditions name; one "" if they do not name any."""
+    topics = allowed_values(conditions, "topic")
+    return [""] if topics is None else sorted(map(str, topics - {None, ""}))
 
 
 def is_allowed(tp: TopicIdPartition, conditions: Sequence[Condition]) -> bool:

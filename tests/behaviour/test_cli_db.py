@@ -164,6 +164,7 @@ def test_maintenance_reports_the_purged_rows(database_url: str) -> None:
         "request_outcomes": 0,
         "events": 0,
         "anomalies": 0,
+        "verifications": 0,
     }
     done = sediment_db("maintain", database_url, "-o", "json")
     assert (done.returncode, json.loads(done.stdout)) == (0, expected)

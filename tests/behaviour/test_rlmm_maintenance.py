@@ -13,6 +13,7 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
+from services.api.partitions import VerificationKind, VerificationRun, VerifiedTopic
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.rlmm import maintenance
 from services.rlmm.maintenance import MaintenancePlan, MaintenanceReport, maintain
@@ -272,6 +273,21 @@ def test_anomalies_go_when_no_run_has_seen_them_for_long(
     assert maintain(database_url, MaintenancePlan(anomalies_days=92)) == NOTHING
     assert maintain(database_url, MaintenancePlan()).anomalies == 1
     assert [each.anomaly for each in rlmm.list_anomalies().anomalies] == [seen]
+    assert maintain(database_url, MaintenancePlan()) == NOTHING
+
+
+def test_parts_of_a_verification_go_and_what_a_whole_run_verified_stays(
+    rlmm: RemoteLogMetadataManager, database_url: str, engine: Engine
+) -> None:
+    finished(rlmm, TP, 0, 9)
+    for part, parts in ((1, 1), (1, 2), (2, 2)):
+        run = VerificationRun(VerificationKind.SCRUB, "run", part, parts)
+        rlmm.report_verification(run, [VerifiedTopic(TP.topic_id)])
+        if (part, parts) != (2, 2):
+            age(engine, "UPDATE verifications SET ended_at = ended_at - interval '91 days'")
+    assert maintain(database_url, MaintenancePlan(anomalies_days=200)) == NOTHING
+    assert maintain(database_url, MaintenancePlan()).verifications == 1
+    assert count(engine, "verifications") == 2
     assert maintain(database_url, MaintenancePlan()) == NOTHING
 
 

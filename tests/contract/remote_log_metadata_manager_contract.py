@@ -62,6 +62,7 @@ from tests.contract.rlmm.scans import Scans
 from tests.contract.rlmm.segment_imports import ImportRefusals, SegmentImports
 from tests.contract.rlmm.topic_configs import TopicConfigs
 from tests.contract.rlmm.transitions import BadSegments, Fences, Leadership, Repeats, TableH
+from tests.contract.rlmm.verifications import VerificationLists, Verifications
 from tests.contract.rlmm.watches import PartitionWatches
 
 
@@ -120,6 +121,8 @@ class RemoteLogMetadataManagerContract(
     ReportedAnomalies,
     AnomalyLists,
     ObjectDeletions,
+    Verifications,
+    VerificationLists,
     Scans,
     SegmentImports,
     ImportRefusals,

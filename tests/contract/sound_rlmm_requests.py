@@ -194,6 +194,14 @@ def sound_requests() -> dict[str, Message]:
             context=why(),
         ),
         "ReportAnomalies": pb.ReportAnomaliesRequest(anomalies=[anomaly()], run_id="run-1"),
+        "ReportVerification": pb.ReportVerificationRequest(
+            kind=pb.VERIFICATION_KIND_SCRUB,
+            run_id="run-1",
+            part=1,
+            parts=1,
+            topics=[pb.VerifiedTopic(topic_id=uuid_to_text(TP.topic_id))],
+        ),
+        "ListVerifications": pb.ListVerificationsRequest(),
         "RecordObjectDeletions": pb.RecordObjectDeletionsRequest(
             topic_id_partition=tp_message(),
             deletions=[

@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[Sequence[str], set[Role]]] = {
     "explain": (["explain", PARTITION], {Role.AUDITOR}),
     "retention": (["retention", PARTITION], {Role.AUDITOR}),
     "anomalies": (["anomalies"], {Role.AUDITOR}),
+    "verified": (["verified"], {Role.AUDITOR}),
     "partitions": (["partitions"], {Role.AUDITOR}),
     "fetch": (["fetch", PARTITION, "--offset", "0", "--max-records", "1"], {Role.READER}),
     "topics list": (["topics", "list"], {Role.ADMIN}),

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from services.api.ids import TopicIdPartition
-from services.api.partitions import Anomaly, AnomalyKind
-from services.api.remote_log_metadata_manager import all_anomalies
+from services.api.partitions import Anomaly, AnomalyKind, VerificationKind, VerifiedTopic
+from services.api.remote_log_metadata_manager import all_anomalies, all_verifications
 from services.rsm.layout import segment_keys
 from services.workflows.check_documents import reconcile_document, scrub_document
 from services.workflows.reconcile import Reconciliation, ReconciliationPlan
@@ -56,6 +56,17 @@ def anomalies_of(tier: Tier, document: dict[str, Any]) -> set[Anomaly]:
     return {each.anomaly for each in seen if each.run_id == document["run_id"]}
 
 
+def verified_by(
+    tier: Tier, document: dict[str, Any], kind: VerificationKind
+) -> dict[UUID, VerifiedTopic]:
+    """Return what a run verified of each topic, if no later run did."""
+    return {
+        each.verified.topic_id: each.verified
+        for each in all_verifications(tier.rlmm)
+        if (each.run_id, each.kind) == (document["run_id"], kind)
+    }
+
+
 def in_one_process(tier: Tier) -> dict[str, Any]:
     plan = ReconciliationPlan(uuid4().hex, now_ms(), GRACE_MS)
     with services(tier).connected_objects() as objects:
@@ -84,13 +95,15 @@ class Filled:
     topic: TopicIdPartition
     alone: dict[str, Any]
     anomalies: set[Anomaly]
+    verified: dict[UUID, VerifiedTopic]
 
 
 @pytest.fixture(scope="module")
 def filled(tier: Tier) -> Filled:
     [tp, _] = with_every_anomaly(tier)
     alone = in_one_process(tier)
-    return Filled(tp, alone, anomalies_of(tier, alone))
+    verified = verified_by(tier, alone, VerificationKind.RECONCILE)
+    return Filled(tp, alone, anomalies_of(tier, alone), verified)
 
 
 def test_reconcile_finds_the_same_as_one_process(
@@ -100,6 +113,9 @@ def test_reconcile_finds_the_same_as_one_process(
     found = on_spark(spark, tier, tmp_path)
     assert same(found) == same(filled.alone)
     assert anomalies_of(tier, found) == filled.anomalies
+    assert verified_by(tier, found, VerificationKind.RECONCILE) == filled.verified
+    of_topic = filled.verified[filled.topic.topic_id]
+    assert of_topic.segments > of_topic.verified_segments > of_topic.failed_segments > 0
     kinds = {each.kind for each in filled.anomalies}
     assert kinds == set(AnomalyKind) - {AnomalyKind.ABANDONED_UPLOAD}
     assert min(found["copies"].values()) >= 1
@@ -159,12 +175,15 @@ def test_scrub_finds_the_same_as_one_process(
         alone = Scrub(tier.rlmm, tier.rsm, objects, plan, pace).run()
     expected = scrub_document(plan, (), 10**9, alone)
     reported = anomalies_of(tier, expected)
+    verified = verified_by(tier, expected, VerificationKind.SCRUB)
     this = a_run(scrub_job.JOB, tmp_path)
     config = ScrubConfig(options(tier), bytes_per_s=1e9)
     assert scrub_job.run(spark_engine(spark, this.directory), this, config).exit_code == 1
     found = json.loads(this.document.read_text())
     assert same(found) == same(expected)
     assert anomalies_of(tier, found) == reported
+    assert verified_by(tier, found, VerificationKind.SCRUB) == verified
+    assert verified[filled.topic.topic_id].failed_segments > 0
     assert alone.damaged >= 2
     assert alone.verified >= 3
 

@@ -21,6 +21,9 @@ from services.api.partitions import (
     OffsetGap,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
+    VerificationKind,
+    VerificationRun,
+    VerifiedTopic,
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from spark_jobs.tables.segments_table import COLUMNS, as_rows
@@ -265,6 +268,14 @@ def test_partitions_have_their_report_and_topics_their_settings(
     [topic] = table(spark, tier, "topics", topic=reported.topic).collect()
     assert (topic.partitions, topic.deleting_partitions, topic.settings_revision) == (3, 1, 1)
     assert topic.settings == {"retention.ms": "1000", "sediment.retention.owner": "sweep"}
+    assert (topic.reconciled_at, topic.scrubbed_at) == (None, None)
+    done = [VerifiedTopic(reported.topic_id, 6, 6, 6 * SIZE_BYTES)]
+    tier.rlmm.report_verification(VerificationRun(VerificationKind.RECONCILE, "run"), done)
+    tier.rlmm.report_verification(VerificationRun(VerificationKind.SCRUB, "run", 1, 2), done)
+    [verified, half] = tier.rlmm.list_verifications(reported.topic).verifications
+    [topic] = table(spark, tier, "topics", topic=reported.topic).collect()
+    assert (topic.reconciled_at, topic.scrubbed_at) == (moment(verified.ended_ms), None)
+    assert (half.verified_parts, half.parts) == (1, 2)
 
 
 def test_the_audit_trail_of_a_removed_partition_is_read_by_its_whole_name(

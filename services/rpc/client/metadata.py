@@ -23,6 +23,9 @@ from services.api.partitions import (
     PolledLog,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
+    VerificationPage,
+    VerificationRun,
+    VerifiedTopic,
 )
 from services.api.remote_log_metadata_manager import (
     PartitionLeadership,
@@ -84,6 +87,8 @@ from services.rpc.converters.segments import (
     segment_page_from_proto,
     segment_update_to_proto,
     update_outcome_from_proto,
+    verification_page_from_proto,
+    verification_to_proto,
 )
 from services.rpc.converters.shared import (
     context_to_proto,
@@ -480,6 +485,19 @@ class RemoteLogMetadataManagerClient:
     ) -> AnomalyPage:
         request = anomaly_query_to_proto(query, page_size, page_token)
         return anomaly_page_from_proto(call_once(self._stub.ListAnomalies, request, self._peer))
+
+    def report_verification(self, run: VerificationRun, topics: Sequence[VerifiedTopic]) -> None:
+        request = verification_to_proto(run, topics)
+        call_once(self._stub.ReportVerification, request, self._peer, BULK_TIMEOUT_S)
+
+    def list_verifications(
+        self, topic: str = "", *, page_size: int = 0, page_token: str = ""
+    ) -> VerificationPage:
+        request = pb.ListVerificationsRequest(
+            topic=topic, page_size=page_size, page_token=page_token
+        )
+        reply = call_once(self._stub.ListVerifications, request, self._peer)
+        return verification_page_from_proto(reply)
 
     def record_object_deletions(
         self,

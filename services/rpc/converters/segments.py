@@ -1,11 +1,19 @@
-"""Convert RLMM's messages about segments: pages, changes, batches, look-ups, scans, imports."""
+"""Convert RLMM's messages about segments: pages, changes, batches, look-ups, scans, imports, and
+what was verified of them.
+"""
 
 from collections.abc import Sequence
 from uuid import UUID
 
 from services.api.calls import AtRevision
 from services.api.errors import RemoteStorageError
-from services.api.ids import uuid_from_text
+from services.api.ids import uuid_from_text, uuid_to_text
+from services.api.partitions import (
+    Verification,
+    VerificationPage,
+    VerificationRun,
+    VerifiedTopic,
+)
 from services.api.remote_log_metadata_manager import (
     SegmentPage,
     SegmentUpdate,
@@ -37,6 +45,7 @@ from services.rpc.converters.shared import (
     topic_id_partition_to_proto,
     update_from_proto,
     update_to_proto,
+    verification_kind,
     write_metadata,
 )
 from services.rpc.statuses import error_of, status_of
@@ -238,3 +247,81 @@ def imported_to_proto(imported: ImportedSegments) -> pb.ImportRemoteLogSegmentsR
 
 def imported_from_proto(message: pb.ImportRemoteLogSegmentsResponse) -> ImportedSegments:
     return ImportedSegments(message.imported, message.repeated_segments)
+
+
+def verification_to_proto(
+    run: VerificationRun, topics: Sequence[VerifiedTopic]
+) -> pb.ReportVerificationRequest:
+    return pb.ReportVerificationRequest(
+        kind=verification_kind.to_proto(run.kind),
+        run_id=run.run_id,
+        part=run.part,
+        parts=run.parts,
+        topics=[_verified_to_proto(topic) for topic in topics],
+    )
+
+
+def verification_from_proto(
+    message: pb.ReportVerificationRequest,
+) -> tuple[VerificationRun, tuple[VerifiedTopic, ...]]:
+    kind = verification_kind.from_proto(message.kind, "kind")
+    run = VerificationRun(kind, message.run_id, message.part, message.parts)
+    return run, items_from_proto(message.topics, "topics", _verified_from_proto)
+
+
+def _verified_to_proto(topic: VerifiedTopic) -> pb.VerifiedTopic:
+    return pb.VerifiedTopic(
+        topic_id=uuid_to_text(topic.topic_id),
+        segments=topic.segments,
+        verified_segments=topic.verified_segments,
+        verified_bytes=topic.verified_bytes,
+        failed_segments=topic.failed_segments,
+    )
+
+
+def _verified_from_proto(message: pb.VerifiedTopic) -> VerifiedTopic:
+    return VerifiedTopic(
+        uuid_from_text(message.topic_id, "topic_id"),
+        message.segments,
+        message.verified_segments,
+        message.verified_bytes,
+        message.failed_segments,
+    )
+
+
+def verification_page_to_proto(page: VerificationPage) -> pb.ListVerificationsResponse:
+    return pb.ListVerificationsResponse(
+        verifications=[
+            pb.Verification(
+                topic=each.topic,
+                kind=verification_kind.to_proto(each.kind),
+                parts=each.parts,
+                verified_parts=each.verified_parts,
+                ended_ms=each.ended_ms,
+                last_ended_ms=each.last_ended_ms,
+                run_id=each.run_id,
+                verified=_verified_to_proto(each.verified),
+            )
+            for each in page.verifications
+        ],
+        next_page_token=page.next_page_token,
+    )
+
+
+def verification_page_from_proto(message: pb.ListVerificationsResponse) -> VerificationPage:
+    return VerificationPage(
+        tuple(
+            Verification(
+                each.topic,
+                verification_kind.from_proto(each.kind, "kind"),
+                each.parts,
+                each.verified_parts,
+                each.ended_ms,
+                each.last_ended_ms,
+                each.run_id,
+                _verified_from_proto(each.verified),
+            )
+            for each in message.verifications
+        ),
+        message.next_page_token,
+    )

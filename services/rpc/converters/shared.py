@@ -14,6 +14,7 @@ from services.api.partitions import (
     AnomalyKind,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
+    VerificationKind,
 )
 from services.api.remote_log_manager import (
     FetchError,
@@ -81,6 +82,7 @@ partition_delete_state = EnumConverter(
 
 retention_owner = EnumConverter(RetentionOwner, segment_pb.RetentionOwner, "RETENTION_OWNER_")
 anomaly_kind = EnumConverter(AnomalyKind, rlmm_pb.AnomalyKind, "ANOMALY_KIND_")
+verification_kind = EnumConverter(VerificationKind, rlmm_pb.VerificationKind, "VERIFICATION_KIND_")
 index_type = EnumConverter(IndexType, segment_pb.IndexType, "INDEX_TYPE_")
 segment_file = EnumConverter(SegmentFile, rsm_pb.SegmentFile, "SEGMENT_FILE_")
 

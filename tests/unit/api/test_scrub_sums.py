@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.api.errors import InvalidRequestError
+from services.api.partitions import MAX_PARTS
 from services.api.remote_storage_manager import FileDigest, LogDigest
-from services.workflows.scrub import MAX_PARTS, ScrubPlan
+from services.workflows.scrub import ScrubPlan
 from services.workflows.scrub_copy import sums_of
 
 sizes = st.lists(st.integers(1, 20), min_size=1, max_size=5)

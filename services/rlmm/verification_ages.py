@@ -1,0 +1,85 @@
+"""Publish since when the topics are verified, read from the database once a minute."""
+
+import logging
+from contextlib import suppress
+from threading import Event, Thread
+
+from prometheus_client import Gauge
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import SQLAlchemyError
+
+INTERVAL_S = 60.0
+STOP_TIMEOUT_S = 1.0
+
+OLDEST = Gauge(
+    "sediment_rlmm_oldest_verification_timestamp_seconds",
+    "When the topic was verified whose last whole verification is the oldest, Unix time, by kind: "
+    "RECONCILE or SCRUB. Of topics with finished segments; absent if none was ever verified.",
+    ["kind"],
+)
+UNVERIFIED = Gauge(
+    "sediment_rlmm_unverified_topics",
+    "Topics with finished segments that were never verified as a whole, by kind.",
+    ["kind"],
+)
+
+# A verification is whole if all its parts are there, and as old as the oldest of them.
+AGES = text("""
+    SELECT kinds.kind, extract(epoch FROM min(last.ended_at))::float8 AS oldest_s,
+        count(*) FILTER (WHERE last.ended_at IS NULL AND topic_id IS NOT NULL) AS unverified
+    FROM (VALUES ('RECONCILE'), ('SCRUB')) AS kinds (kind)
+    LEFT JOIN (SELECT DISTINCT topic_id FROM partitions WHERE finished_segments > 0) AS topics
+        ON true
+    LEFT JOIN LATERAL (
+        SELECT max(whole.ended_at) AS ended_at FROM (
+            SELECT min(v.ended_at) AS ended_at FROM verifications AS v
+            WHERE v.topic_id = topics.topic_id AND v.kind = kinds.kind
+            GROUP BY v.parts HAVING count(*) = v.parts
+        ) AS whole
+    ) AS last ON true
+    GROUP BY kinds.kind""")
+
+_log = logging.getLogger(__name__)
+
+
+class VerificationAges:
+    """Read the ages in a thread; while the database is away, the last ones stay published."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name="verification-ages", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, after its query if one runs."""
+        self._stopping.set()
+        self._thread.join(STOP_TIMEOUT_S)
+
+    def refresh(self) -> None:
+        """Read the ages and publish them.
+
+        Raises:
+            SQLAlchemyError: the database is away, or has no such table yet.
+        """
+        with self._engine.connect() as connection:
+            rows = connection.execute(AGES).all()
+        for row in rows:
+            UNVERIFIED.labels(row.kind).set(row.unverified)
+            if row.oldest_s is not None:
+                OLDEST.labels(row.kind).set(row.oldest_s)
+                continue
+            with suppress(KeyError):
+                OLDEST.remove(row.kind)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.refresh()
+            except SQLAlchemyError:
+                # Readiness reports that the database is away.
+                _log.debug("cannot read when topics were verified", exc_info=True)
+            if self._stopping.wait(INTERVAL_S):
+                return

@@ -1,0 +1,52 @@
+"""Test the metrics of when topics were verified."""
+
+import threading
+from uuid import UUID
+
+from prometheus_client import REGISTRY
+from sqlalchemy import Engine, text
+
+from services.api.partitions import VerificationKind, VerificationRun, VerifiedTopic
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rlmm.verification_ages import VerificationAges
+from tests.contract.rlmm.segments import finished
+from tests.harness.tier import a_topic
+
+
+def value(name: str, kind: str) -> float | None:
+    return REGISTRY.get_sample_value(f"sediment_rlmm_{name}", {"kind": kind})
+
+
+def scrubbed(rlmm: SqlRemoteLogMetadataManager, topic_id: UUID, part: int, parts: int) -> None:
+    run = VerificationRun(VerificationKind.SCRUB, "run", part, parts)
+    rlmm.report_verification(run, [VerifiedTopic(topic_id)])
+
+
+def test_the_oldest_whole_verification_counts_and_topics_without_one(
+    rlmm: SqlRemoteLogMetadataManager, engine: Engine
+) -> None:
+    [old], [young], [half], [empty] = (a_topic() for _ in range(4))
+    for tp in (old, young, half):
+        finished(rlmm, tp, 0, 9)
+    ages = VerificationAges(engine)
+    ages.refresh()
+    assert [value("unverified_topics", kind) for kind in ("SCRUB", "RECONCILE")] == [3, 3]
+    for part in (1, 2):
+        scrubbed(rlmm, old.topic_id, part, 2)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE verifications SET ended_at = to_timestamp(1000 * part)"))
+    scrubbed(rlmm, young.topic_id, 1, 1)
+    scrubbed(rlmm, half.topic_id, 1, 2)
+    scrubbed(rlmm, empty.topic_id, 1, 1)
+    ages.refresh()
+    assert value("oldest_verification_timestamp_seconds", "SCRUB") == 1_000
+    assert [value("unverified_topics", kind) for kind in ("SCRUB", "RECONCILE")] == [1, 3]
+
+
+def test_the_thread_ends_when_it_is_stopped(
+    rlmm: SqlRemoteLogMetadataManager, engine: Engine
+) -> None:
+    ages = VerificationAges(engine)
+    ages.start()
+    ages.stop()
+    assert "verification-ages" not in {thread.name for thread in threading.enumerate()}
