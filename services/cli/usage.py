@@ -25,7 +25,7 @@ from services.cli.output import (
     print_table,
     size_text,
 )
-from services.cli.topics import KnownTopic, find_topic, known_topics
+from services.cli.topics import KnownTopic, chosen_topics
 
 app = command_group()
 
@@ -33,6 +33,21 @@ DAY_MS = 86_400_000
 GIB = 1 << 30
 DAYS = (1, 7, 30)
 NO_OWNER = "-"
+
+OBJECTS_PER_SEGMENT = 3
+"""Log, indexes and manifest."""
+
+DEFAULT_PART_BYTES = 8 * 1024 * 1024
+"""The default of RSM_PART_SIZE_BYTES."""
+
+
+def writes_of_copy(size_bytes: int, part_bytes: int) -> int:
+    """Return the requests with which RSM writes a segment: a log of one part is one of them.
+
+    A log of several parts takes one request for each, and two to begin and complete the upload.
+    """
+    parts = -(-size_bytes // part_bytes)
+    return OBJECTS_PER_SEGMENT + (parts + 1 if parts > 1 else 0)
 
 
 class By(StrEnum):
@@ -49,22 +64,29 @@ class Ages:
     Attributes:
         by_age: by the newest record's age: under 1, 7 and 30 days, and older; each byte once.
         copied: copied within the last 1, 7 and 30 days, and still there.
+        writes: the requests that wrote them.
     """
 
     by_age: list[int] = field(default_factory=lambda: [0] * (len(DAYS) + 1))
     copied: list[int] = field(default_factory=lambda: [0] * len(DAYS))
+    writes: list[int] = field(default_factory=lambda: [0] * len(DAYS))
 
-    def count(self, now_ms: int, max_timestamp_ms: int, copied_at_ms: int, size: int) -> None:
+    def count(
+        self, now_ms: int, max_timestamp_ms: int, copied_at_ms: int, size: int, part_bytes: int
+    ) -> None:
         """Count a segment; one whose records have no time is as old as its copy."""
         newest_ms = copied_at_ms if max_timestamp_ms < 0 else max_timestamp_ms
         is_younger = [now_ms - newest_ms < days * DAY_MS for days in DAYS]
         self.by_age[[*is_younger, True].index(True)] += size
         for place, days in enumerate(DAYS):
-            self.copied[place] += size * (now_ms - copied_at_ms < days * DAY_MS)
+            if now_ms - copied_at_ms < days * DAY_MS:
+                self.copied[place] += size
+                self.writes[place] += writes_of_copy(size, part_bytes)
 
     def add(self, other: "Ages") -> None:
         self.by_age = [a + b for a, b in zip(self.by_age, other.by_age, strict=True)]
         self.copied = [a + b for a, b in zip(self.copied, other.copied, strict=True)]
+        self.writes = [a + b for a, b in zip(self.writes, other.writes, strict=True)]
 
 
 @dataclass
@@ -78,6 +100,11 @@ class Usage:
     partitions: int = 0
     totals: SegmentTotals = NO_SEGMENTS
     ages: Ages = field(default_factory=Ages)
+
+    @property
+    def objects(self) -> int:
+        """Return how many objects the segments have once they are copied."""
+        return OBJECTS_PER_SEGMENT * self.totals.live_segments
 
     def add(self, other: "Usage") -> None:
         self.topics += other.topics
@@ -111,6 +138,13 @@ def usage(
         float | None,
         typer.Option(metavar="PRICE", callback=_price, help="What a GiB costs for a month."),
     ] = None,
+    price_per_thousand_writes: Annotated[
+        float | None,
+        typer.Option(metavar="PRICE", callback=_price, help="With --ages: of 1,000 requests."),
+    ] = None,
+    part_size_bytes: Annotated[
+        int, typer.Option(min=1, help="RSM's RSM_PART_SIZE_BYTES, to count requests.")
+    ] = DEFAULT_PART_BYTES,
     rlmm: Rlmm = None,
     data_dir: DataDir = None,
     output: JsonOrTable = Format.TABLE,
@@ -126,26 +160,23 @@ def usage(
       2  unknown topic; nothing was shown
       3  RLMM could not be reached, or is of a release without totals
     """
+    if price_per_thousand_writes is not None and not ages:
+        raise CommandError("--price-per-thousand-writes: requests are counted by --ages, add it")
     with connected_rlmm(rlmm, data_dir) as manager:
-        rows = [_usage_of(manager, topic) for topic in _chosen(manager, topics or [])]
+        rows = [_usage_of(manager, topic) for topic in chosen_topics(manager, topics or [])]
         if ages:
-            _read_ages(manager, rows, topics or [])
+            _read_ages(manager, rows, topics or [], part_size_bytes)
     if by is By.OWNER:
         rows = _by_owner(rows)
     if output is Format.JSON:
         for row in rows:
-            print_json(_as_json(row, by, price_per_gib_month, has_ages=ages))
+            described = _as_json(row, by, price_per_gib_month)
+            print_json(described | (_ages_as_json(row, price_per_thousand_writes) if ages else {}))
         return
     _print(rows, by, price_per_gib_month)
     if ages:
         _print_ages(rows, by)
-
-
-def _chosen(manager: RemoteLogMetadataManager, names: Sequence[str]) -> list[KnownTopic]:
-    if not names:
-        return known_topics(manager)
-    found = {topic.topic_id: topic for topic in (find_topic(manager, name) for name in names)}
-    return list(found.values())
+        _print_writes(rows, by, price_per_thousand_writes)
 
 
 def _usage_of(manager: RemoteLogMetadataManager, topic: KnownTopic) -> Usage:
@@ -161,7 +192,10 @@ def _usage_of(manager: RemoteLogMetadataManager, topic: KnownTopic) -> Usage:
 
 
 def _read_ages(
-    manager: RemoteLogMetadataManager, rows: Sequence[Usage], topics: Sequence[str]
+    manager: RemoteLogMetadataManager,
+    rows: Sequence[Usage],
+    topics: Sequence[str],
+    part_bytes: int,
 ) -> None:
     """Count the ages of all finished segments of the rows' topics."""
     by_id = {str(row.topic_id): row.ages for row in rows}
@@ -169,7 +203,7 @@ def _read_ages(
     for name in sorted({row.name for row in rows}) if topics else [""]:
         for topic_id, max_timestamp_ms, copied_at_ms, size in _finished(manager, name):
             if topic_id in by_id:
-                by_id[topic_id].count(now_ms, max_timestamp_ms, copied_at_ms, size)
+                by_id[topic_id].count(now_ms, max_timestamp_ms, copied_at_ms, size, part_bytes)
 
 
 def _finished(manager: RemoteLogMetadataManager, topic: str) -> Iterator[tuple[Any, ...]]:
@@ -194,7 +228,11 @@ def _cost(row: Usage, price: float | None) -> float | None:
     return None if price is None else row.totals.live_bytes / GIB * price
 
 
-def _as_json(row: Usage, by: By, price: float | None, *, has_ages: bool) -> dict[str, object]:
+def _cost_of_writes(row: Usage, price: float | None) -> float | None:
+    return None if price is None else row.ages.writes[-1] / 1_000 * price
+
+
+def _as_json(row: Usage, by: By, price: float | None) -> dict[str, object]:
     cost, totals = _cost(row, price), row.totals
     described: dict[str, object] = {"owner": row.owner, "topics": row.topics}
     if by is By.TOPIC and row.topic_id is not None:
@@ -206,14 +244,22 @@ def _as_json(row: Usage, by: By, price: float | None, *, has_ages: bool) -> dict
         "finished_bytes": totals.finished_bytes,
         "live_segments": totals.live_segments,
         "live_bytes": totals.live_bytes,
+        "objects": row.objects,
     }
     if cost is not None:
         described["cost_per_month"] = round(cost, 6)
-    if has_ages:
-        names = [f"under_{days}d" for days in DAYS]
-        described["bytes_by_age"] = dict(zip([*names, "older"], row.ages.by_age, strict=True))
-        names = [f"last_{days}d" for days in DAYS]
-        described["bytes_copied"] = dict(zip(names, row.ages.copied, strict=True))
+    return described
+
+
+def _ages_as_json(row: Usage, price: float | None) -> dict[str, object]:
+    names, last = [f"under_{days}d" for days in DAYS], [f"last_{days}d" for days in DAYS]
+    described: dict[str, object] = {
+        "bytes_by_age": dict(zip([*names, "older"], row.ages.by_age, strict=True)),
+        "bytes_copied": dict(zip(last, row.ages.copied, strict=True)),
+        "write_requests": dict(zip(last, row.ages.writes, strict=True)),
+    }
+    if (cost := _cost_of_writes(row, price)) is not None:
+        described["write_cost_per_month"] = round(cost, 6)
     return described
 
 
@@ -231,7 +277,13 @@ def _print(rows: Sequence[Usage], by: By, price: float | None) -> None:
         *(["owner"] if has_owners else []),
         *(["topics"] if by is By.OWNER else []),
     ]
-    columns += ["partitions", "segments", "size", *(["per month"] if price is not None else [])]
+    columns += [
+        "partitions",
+        "segments",
+        "objects",
+        "size",
+        *(["per month"] if price is not None else []),
+    ]
 
     def cells(row: Usage) -> Iterator[object]:
         yield row.name
@@ -241,6 +293,7 @@ def _print(rows: Sequence[Usage], by: By, price: float | None) -> None:
             yield row.topics
         yield row.partitions
         yield row.totals.finished_segments
+        yield row.objects
         yield size_text(row.totals.finished_bytes)
         if (cost := _cost(row, price)) is not None:
             yield f"{cost:,.2f}"
@@ -259,3 +312,17 @@ def _print_ages(rows: Sequence[Usage], by: By) -> None:
             for row in [*rows, _sum(rows)]
         ],
     )
+
+
+def _print_writes(rows: Sequence[Usage], by: By, price: float | None) -> None:
+    columns = [by.value, *(f"{days} d" for days in DAYS)]
+    columns += ["per month"] if price is not None else []
+
+    def cells(row: Usage) -> Iterator[object]:
+        yield row.name
+        yield from row.ages.writes
+        if (cost := _cost_of_writes(row, price)) is not None:
+            yield f"{cost:,.2f}"
+
+    table = [list(cells(row)) for row in [*rows, _sum(rows)]]
+    print_table("Requests that wrote what was copied in the last days", columns, table)

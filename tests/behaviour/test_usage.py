@@ -59,6 +59,7 @@ def test_each_topic_has_a_row(rlmm: RlmmProcess, orders: TopicIdPartition) -> No
         "finished_bytes": 3 * PART,
         "live_segments": 5,
         "live_bytes": 5 * PART,
+        "objects": 15,
         "cost_per_month": 0.05,
     }
     assert rlmm.answers("usage", "orders", "orders", "--price-per-gib-month=0.02") == [found]
@@ -78,6 +79,9 @@ def test_owners_have_the_sums_of_their_topics(rlmm: RlmmProcess, orders: TopicId
 def test_bytes_are_counted_by_age_and_growth(rlmm: RlmmProcess) -> None:
     now_ms = time.time_ns() // 1_000_000
     ages = {1: 0.5, 20: 2, 300: 8, 4_000: 40, 50_000: None}
+    # 50,000 bytes are 50 parts, and two requests to begin and complete the upload.
+    writes = {"last_1d": 3, "last_7d": 3 + 3 + 54, "last_30d": 3 + 3 + 54 + 3}
+    options = ("--price-per-thousand-writes=5", "--part-size-bytes=1000")
     for number, (size, days) in enumerate(ages.items()):
         newest_ms = -1 if days is None else int(now_ms - days * DAY_MS)
         copied_ms = int(now_ms - (days or 3) * DAY_MS)
@@ -90,7 +94,7 @@ def test_bytes_are_counted_by_age_and_growth(rlmm: RlmmProcess) -> None:
         )
         add(rlmm.client, copy)
         move(rlmm.client, copy, FINISHED, event_timestamp_ms=copied_ms)
-    rows = rlmm.answers("usage", "--ages", "--by", "owner")
+    rows = rlmm.answers("usage", "--ages", "--by", "owner", *options)
     assert [(r["finished_bytes"], r["bytes_by_age"], r["bytes_copied"]) for r in rows] == [
         (
             54_321,
@@ -98,18 +102,22 @@ def test_bytes_are_counted_by_age_and_growth(rlmm: RlmmProcess) -> None:
             {"last_1d": 1, "last_7d": 50_021, "last_30d": 50_321},
         )
     ]
+    assert rows[0]["write_requests"] == writes
+    assert rows[0]["write_cost_per_month"] == 63 * 5 / 1_000
 
 
 @pytest.mark.usefixtures("orders")
 def test_tables_end_with_a_sum_and_fit_a_terminal(rlmm: RlmmProcess) -> None:
-    done = rlmm.sediment("usage", "--ages", "--price-per-gib-month", "0.02")
+    prices = ("--price-per-gib-month", "0.02", "--price-per-thousand-writes", "0.005")
+    done = rlmm.sediment("usage", "--ages", *prices)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
     sums = [line.split("│")[1:-1] for line in lines if "│ sum" in line]
     assert [[cell.strip() for cell in cells] for cells in sums] == [
-        ["sum", "-", "3", "4", "1.5 GiB", "0.05"],
+        ["sum", "-", "3", "4", "18", "1.5 GiB", "0.05"],
         ["sum", "0 B", "0 B", "0 B", "1.5 GiB", "0 B", "0 B"],
+        ["sum", "0", "0", "0", "0.00"],
     ]
 
 
@@ -122,6 +130,10 @@ def test_a_price_is_a_number(rlmm: RlmmProcess, price: str) -> None:
     done = rlmm.sediment("usage", f"--price-per-gib-month={price}")
     assert (done.returncode, done.stdout) == (2, "")
     assert "0 or more" in done.stderr
+
+
+def test_requests_are_priced_where_they_are_counted(rlmm: RlmmProcess) -> None:
+    assert "add it" in rlmm.refusal("usage", "--price-per-thousand-writes=5")
 
 
 def test_topics_of_one_name_are_told_apart(rlmm: RlmmProcess) -> None:
