@@ -134,7 +134,8 @@ _OTHERWISE_HERE = (
     ),
     (
         "ExpiresPerSec of DelayedRemoteListOffsetsMetrics; size of the purgatory RemoteListOffsets",
-        "missing: RLM does not serve ListOffsets",
+        "none: ListOffsets does not wait in a purgatory; `sediment_rpc_seconds` has its time and "
+        "number",
     ),
 )
 

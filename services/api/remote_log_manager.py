@@ -63,7 +63,7 @@ class LeadershipDelta:
 
     def __post_init__(self) -> None:
         require_count(self.changes, "changes", MAX_LEADERSHIP_CHANGES)
-        _require_distinct((c.topic_id_partition for c in self.changes), "changes")
+        require_distinct((c.topic_id_partition for c in self.changes), "changes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class PartitionStops:
 
     def __post_init__(self) -> None:
         require_count(self.partitions, "partitions", MAX_STOPS)
-        _require_distinct((p.topic_id_partition for p in self.partitions), "partitions")
+        require_distinct((p.topic_id_partition for p in self.partitions), "partitions")
 
 
 LifecycleOutcome = RemoteStorageError | None
@@ -163,7 +163,8 @@ class PartitionLifecycle(Protocol):
         ...
 
 
-def _require_distinct(partitions: Iterable[TopicIdPartition], field: str) -> None:
+def require_distinct(partitions: Iterable[TopicIdPartition], field: str) -> None:
+    """Raise InvalidRequestError if a partition is there twice."""
     seen: set[TopicIdPartition] = set()
     for tp in partitions:
         require(tp not in seen, field, f"names partition {tp} twice")
@@ -186,7 +187,7 @@ class IsolationLevel(Enum):
 
 
 class FetchError(Enum):
-    """The error of one partition of a fetch, by Kafka's names (kafka-clients: Errors)."""
+    """The error of one partition of a request, by Kafka's names (kafka-clients: Errors)."""
 
     NONE = "NONE"
     OFFSET_OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
@@ -197,6 +198,8 @@ class FetchError(Enum):
     NOT_LEADER_OR_FOLLOWER = "NOT_LEADER_OR_FOLLOWER"
     FENCED_LEADER_EPOCH = "FENCED_LEADER_EPOCH"
     UNKNOWN_LEADER_EPOCH = "UNKNOWN_LEADER_EPOCH"
+    REQUEST_TIMED_OUT = "REQUEST_TIMED_OUT"
+    POLICY_VIOLATION = "POLICY_VIOLATION"
 
 
 class RecordSource(Enum):

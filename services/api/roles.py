@@ -203,6 +203,9 @@ _RLMM: dict[str, Rule] = {
 
 _RLM: dict[str, Rule] = {
     "Fetch": _of_partitions(_R),
+    "ListOffsets": _of_partitions(_R),
+    "OffsetForLeaderEpoch": _of_partitions(_R),
+    "DeleteRecords": _of_partitions(_D),
     "DescribePartitions": Rule(_roles(_R, _A), Topics.FILTER, filter="topics"),
     "OnLeadershipChange": _of_partitions(_S),
     "StopPartitions": _of_partitions(

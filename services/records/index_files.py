@@ -1,6 +1,6 @@
 """Read a segment's index files: offsets, times, aborted transactions, open transactions."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
@@ -87,6 +87,24 @@ def check_time_index(data: bytes, base_offset: int, end_offset: int, max_timesta
         raise ValueError(f"offset {base_offset + before[1]} is beyond the segment")
     if before[0] != max_timestamp_ms:
         raise ValueError(f"ends at timestamp {before[0]}, the segment at {max_timestamp_ms}")
+
+
+def first_offset_since(time_index: bytes, first_offset: int, last_offset: int, time_ms: int) -> int:
+    """Return an offset of a segment before which every record is older than `time_ms`.
+
+    Args:
+        first_offset, last_offset: of the segment, both inclusive.
+    """
+    count = len(time_index) // TIME_ENTRY.size
+    at = bisect_left(range(count), time_ms, key=lambda number: _time_entry(time_index, number)[0])
+    if at == 0:
+        return first_offset
+    return min(first_offset + _time_entry(time_index, at - 1)[1], last_offset)
+
+
+def _time_entry(time_index: bytes, number: int) -> tuple[int, int]:
+    max_timestamp_ms, relative = TIME_ENTRY.unpack_from(time_index, number * TIME_ENTRY.size)
+    return max_timestamp_ms, relative
 
 
 ABORTED_TXN_BYTES = 34

@@ -117,6 +117,7 @@ def _build_manager(
         expiration_threads=settings.remote_log_manager_expiration_thread_pool_size,
         follower_threads=settings.remote_log_manager_follower_thread_pool_size,
         local_retention_interval_s=settings.log_retention_check_interval_ms / 1000,
+        list_offsets_timeout_s=settings.remote_list_offsets_request_timeout_ms / 1000,
         report_interval_s=settings.report_interval_ms / 1000,
         remover_interval_s=settings.remote_partition_remover_task_interval_ms / 1000,
         deletion_grace_ms=settings.deletion_grace_ms,

@@ -17,6 +17,15 @@ from pathlib import Path
 
 from services.api.errors import NotServedError, RemoteResourceNotFoundError, RemoteStorageError
 from services.api.ids import TopicIdPartition
+from services.api.offset_queries import (
+    EpochAnswer,
+    EpochQuery,
+    FoundOffset,
+    OffsetQueries,
+    OffsetService,
+    RaisedLogStart,
+    RecordsToDelete,
+)
 from services.api.remote_log_manager import (
     DescribePage,
     FetchPart,
@@ -26,7 +35,6 @@ from services.api.remote_log_manager import (
     PartitionStops,
     Problem,
     ProblemKind,
-    RemoteLogManager,
 )
 from services.api.remote_log_metadata_manager import (
     MAX_PAGE_SIZE,
@@ -47,12 +55,14 @@ from services.rlm.fetch.index_cache import (
     IndexFiles,
     RemoteIndexCache,
 )
+from services.rlm.fetch.offset_finder import OffsetFinder
 from services.rlm.fetch.segment_reader import RemoteReadLimits, RemoteSegmentReader
 from services.rlm.kafka_admin.polled_logs import PolledLogs
 from services.rlm.kafka_admin.poller import ClusterPoller, PolledCluster
 from services.rlm.kafka_log.log_dir import LogDirectories
 from services.rlm.metrics import MAX_TOPICS, TopicCounts
 from services.rlm.partition import Partition, new_partition
+from services.rlm.records_deletion import RecordsDeletion
 from services.rlm.reporting import Reporter
 from services.rlm.retention.expiration_task import Expiration
 from services.rlm.retention.local_files import LogDirLocks
@@ -98,6 +108,7 @@ class RlmLimits:
     backoff: Backoff = field(default_factory=lambda: Backoff(initial_s=0.5, max_s=30.0))
     copy: CopyLimits = field(default_factory=CopyLimits)
     read: RemoteReadLimits = field(default_factory=RemoteReadLimits)
+    list_offsets_timeout_s: float = 30.0
     index_memory_bytes: int = 32 * 1024 * 1024
     index_files: IndexFileLimits | None = None
     max_partitions: int = 20_000
@@ -194,6 +205,12 @@ class BrokerRemoteLogManager:
         )
         remote = RemoteSegmentReader(rsm, rlmm, self._index_cache, limits.read)
         self._fetcher = Fetcher(self._roles.partition, remote, self.topic_counts)
+        self._offset_finder = OffsetFinder(
+            self._roles.partition, remote, rlmm, limits.list_offsets_timeout_s
+        )
+        self._records_deletion = RecordsDeletion(
+            self._roles.partition, rlmm, broker_id, self._reporter
+        )
         self.remote_readers = remote.queue
         self._static = StaticSource(self._roles) if source is PartitionSource.STATIC else None
         if self._static is not None:
@@ -291,6 +308,15 @@ class BrokerRemoteLogManager:
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
         return self._fetcher.fetch(request)
 
+    def list_offsets(self, queries: OffsetQueries) -> list[FoundOffset]:
+        return self._offset_finder.list_offsets(queries)
+
+    def offsets_for_leader_epochs(self, queries: tuple[EpochQuery, ...]) -> list[EpochAnswer]:
+        return self._offset_finder.offsets_for_leader_epochs(queries)
+
+    def delete_records(self, wanted: tuple[RecordsToDelete, ...]) -> list[RaisedLogStart]:
+        return self._records_deletion.delete_all(wanted)
+
     def on_leadership_change(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:
         names = [change.topic_id_partition for change in delta.changes]
         self._require_callbacks()
@@ -379,5 +405,5 @@ class BrokerRemoteLogManager:
         self._reporter.report_all(self.led_partitions())
 
 
-def _conforms(manager: BrokerRemoteLogManager) -> RemoteLogManager:
+def _conforms(manager: BrokerRemoteLogManager) -> OffsetService:
     return manager

@@ -4,13 +4,21 @@ from collections.abc import Iterator
 
 import grpc
 
-from services.api.remote_log_manager import RemoteLogManager
+from services.api.offset_queries import OffsetService
 from services.rpc.converters.log import (
     delta_from_proto,
     describe_page_to_proto,
     fetch_part_to_proto,
     fetch_request_from_proto,
     stops_from_proto,
+)
+from services.rpc.converters.offset_queries import (
+    epoch_answers_to_proto,
+    epoch_queries_from_proto,
+    found_offsets_to_proto,
+    offset_queries_from_proto,
+    raised_log_starts_to_proto,
+    records_to_delete_from_proto,
 )
 from services.rpc.statuses import status_of_outcome
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
@@ -20,7 +28,7 @@ from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 class RemoteLogManagerServicer(pb_grpc.RemoteLogManagerServicer):
     """Serve any RemoteLogManager."""
 
-    def __init__(self, manager: RemoteLogManager) -> None:
+    def __init__(self, manager: OffsetService) -> None:
         self._manager = manager
 
     def Fetch(
@@ -28,6 +36,24 @@ class RemoteLogManagerServicer(pb_grpc.RemoteLogManagerServicer):
     ) -> Iterator[pb.FetchResponse]:
         for part in self._manager.fetch(fetch_request_from_proto(request)):
             yield fetch_part_to_proto(part)
+
+    def ListOffsets(
+        self, request: pb.ListOffsetsRequest, context: grpc.ServicerContext
+    ) -> pb.ListOffsetsResponse:
+        found = self._manager.list_offsets(offset_queries_from_proto(request))
+        return found_offsets_to_proto(found)
+
+    def OffsetForLeaderEpoch(
+        self, request: pb.OffsetForLeaderEpochRequest, context: grpc.ServicerContext
+    ) -> pb.OffsetForLeaderEpochResponse:
+        answers = self._manager.offsets_for_leader_epochs(epoch_queries_from_proto(request))
+        return epoch_answers_to_proto(answers)
+
+    def DeleteRecords(
+        self, request: pb.DeleteRecordsRequest, context: grpc.ServicerContext
+    ) -> pb.DeleteRecordsResponse:
+        raised = self._manager.delete_records(records_to_delete_from_proto(request))
+        return raised_log_starts_to_proto(raised)
 
     def DescribePartitions(
         self, request: pb.DescribePartitionsRequest, context: grpc.ServicerContext

@@ -213,6 +213,13 @@ class RlmSettings(ServiceSettings):
         le=_INT32_MAX,
         description="How long a read of the tier waits for a reader thread, ms.",
     )
+    remote_list_offsets_request_timeout_ms: int = Field(
+        default=30_000,
+        ge=1,
+        le=_INT32_MAX,
+        description="Maximum time to find the offsets of one ListOffsets request, ms. What is not "
+        "found by then is REQUEST_TIMED_OUT.",
+    )
     remote_log_index_cache_memory_bytes: int = Field(
         default=32 * 1024 * 1024, ge=1, description="Memory for indexes of remote segments, bytes."
     )

@@ -8,7 +8,7 @@ from services.api.errors import RemoteStorageError
 from services.api.lineage import EpochRanges, Lineage
 from services.api.partitions import OffsetGap
 from services.api.segments import RemoteLogSegmentMetadata
-from services.records.index_files import TIME_ENTRY, AbortedTxn, OffsetIndex
+from services.records.index_files import AbortedTxn, OffsetIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,17 +173,6 @@ def _positions(extent: Extent, index: OffsetIndex, size: int) -> tuple[int, int]
     behind = next((position for last, position in index if last >= extent.last), None)
     # The batch of an entry has the extent's last offset, or one before it has.
     return before[1] if before else 0, size if behind is None else behind + 1
-
-
-def first_offset_since(time_index: bytes, segment: RemoteLogSegmentMetadata, time_ms: int) -> int:
-    """Return an offset of the segment before which every record is older than `time_ms`."""
-    first = segment.start_offset
-    whole = len(time_index) - len(time_index) % TIME_ENTRY.size
-    for max_ms, relative in TIME_ENTRY.iter_unpack(time_index[:whole]):
-        if max_ms >= time_ms:
-            break
-        first = segment.start_offset + relative
-    return min(max(first, segment.start_offset), segment.end_offset)
 
 
 def tasks_of(pieces: Iterable[Piece], split_bytes: int) -> list[list[Piece]]:

@@ -22,6 +22,7 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 from services.records.index_files import (
     AbortedTxn,
     OffsetIndex,
+    first_offset_since,
     open_transactions,
     parse_aborted_txns,
 )
@@ -32,7 +33,6 @@ from spark_jobs.records.plan import (
     Piece,
     Reach,
     cut,
-    first_offset_since,
     pieces_of,
     reach_of,
     tasks_of,
@@ -251,7 +251,10 @@ def _since(
         if is_first and since is not None:
             is_first = False
             times = tier.index(segment, IndexType.TIMESTAMP)
-            first = max(extent.first, first_offset_since(times, segment, since))
+            first = max(
+                extent.first,
+                first_offset_since(times, segment.start_offset, segment.end_offset, since),
+            )
             if first > extent.last:
                 continue
             yield replace(extent, first=first)

@@ -16,8 +16,14 @@ from tieredstorage.v1 import (
     remote_storage_manager_pb2,
 )
 
-# Fetch and DescribePartitions have suites of their own (test_tier_reads.py, test_descriptions.py).
-ELSEWHERE = {"Fetch", "DescribePartitions"}
+# These have suites of their own (test_rlm_reads.py, test_descriptions.py).
+ELSEWHERE = {
+    "Fetch",
+    "ListOffsets",
+    "OffsetForLeaderEpoch",
+    "DeleteRecords",
+    "DescribePartitions",
+}
 
 
 def service(module: object, name: str) -> ServiceDescriptor:

@@ -9,7 +9,7 @@ from demos.kafka_broker import KafkaBroker
 from demos.stage import link_log_dir, unlink_segments
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_manager import PartitionDescription, RemoteLogManager
+from services.api.remote_log_manager import PartitionDescription
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
@@ -118,7 +118,7 @@ class TieredBroker:
         except RemoteResourceNotFoundError:
             return b""
 
-    def without_rolled_segments(self, scratch: Path) -> RemoteLogManager:
+    def without_rolled_segments(self, scratch: Path) -> BrokerRemoteLogManager:
         """RLM over links to the broker's files, of which those of rolled segments are gone."""
         links = [scratch / log_dir.name for log_dir in self.broker.log_dirs]
         for log_dir, target in zip(self.broker.log_dirs, links, strict=True):

@@ -6,9 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from services.api.errors import (
-    CorruptSegmentError,
     RemoteResourceNotFoundError,
-    RemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
 from services.api.lineage import EpochEnd
@@ -22,19 +20,17 @@ from services.api.remote_log_manager import (
     RecordSource,
 )
 from services.api.segments import RemoteLogSegmentMetadata
-from services.common.retry import RETRIABLE_ERRORS, replan
+from services.common.retry import replan
 from services.records.batches import Batch, BatchError
 from services.rlm.fetch.aborted_transactions import AbortedTransactions
 from services.rlm.fetch.index_cache import damaged
+from services.rlm.fetch.kafka_errors import PARTITION_FAILURES, kafka_error
 from services.rlm.fetch.partition_view import (
     Bounds,
     DamagedLogError,
-    FencedReaderError,
     NotServedHereError,
     OffsetOutOfRangeError,
     PartitionView,
-    UnknownLeaderEpochError,
-    UnknownPartitionError,
 )
 from services.rlm.fetch.segment_reader import (
     LostSegmentError,
@@ -42,7 +38,7 @@ from services.rlm.fetch.segment_reader import (
     TierRead,
     local_batches,
 )
-from services.rlm.kafka_log.partition_dir import LocalSegment, LogFileError, SegmentVanishedError
+from services.rlm.kafka_log.partition_dir import LocalSegment, SegmentVanishedError
 from services.rlm.metrics import TopicCounts
 from services.rlm.partition import Partition
 
@@ -250,31 +246,6 @@ class PartitionFetch:
 
 MAX_PART_BYTES = 1024 * 1024
 
-_FETCH_FAILURES = (
-    UnknownPartitionError,
-    OffsetOutOfRangeError,
-    NotServedHereError,
-    FencedReaderError,
-    UnknownLeaderEpochError,
-    LostSegmentError,
-    DamagedLogError,
-    LogFileError,
-    SegmentVanishedError,
-    RemoteStorageError,
-)
-
-_ERRORS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], FetchError], ...] = (
-    (UnknownPartitionError, FetchError.UNKNOWN_TOPIC_ID),
-    (OffsetOutOfRangeError, FetchError.OFFSET_OUT_OF_RANGE),
-    (NotServedHereError, FetchError.NOT_LEADER_OR_FOLLOWER),
-    (FencedReaderError, FetchError.FENCED_LEADER_EPOCH),
-    (UnknownLeaderEpochError, FetchError.UNKNOWN_LEADER_EPOCH),
-    (RETRIABLE_ERRORS, FetchError.TIERED_STORAGE_NOT_AVAILABLE),
-    ((DamagedLogError, CorruptSegmentError), FetchError.CORRUPT_MESSAGE),
-    # A leader-epoch index: the offset exists, so the error must not be OFFSET_OUT_OF_RANGE.
-    (RemoteResourceNotFoundError, FetchError.UNKNOWN_SERVER_ERROR),
-)
-
 _log = logging.getLogger(__name__)
 
 
@@ -321,7 +292,7 @@ class Fetcher:
                 tier_read.got(source, batch.size_bytes)
                 yield from parts.add(source, batch)
             yield from parts.finish()
-        except _FETCH_FAILURES as e:
+        except PARTITION_FAILURES as e:
             tier_read.failed(e)
             yield from parts.end_early(e)
 
@@ -365,7 +336,7 @@ class _Parts:
         """Yield the batches before the error, or the error if there are none."""
         try:
             yield from self._flush()
-        except _FETCH_FAILURES as e:
+        except PARTITION_FAILURES as e:
             error = e
         if self._is_empty:
             yield self._error(error)
@@ -377,8 +348,7 @@ class _Parts:
         return replace(self._part(), diverging_epoch=epoch)
 
     def _error(self, error: Exception) -> FetchPart:
-        kinds = (kind for classes, kind in _ERRORS if isinstance(error, classes))
-        kind = next(kinds, FetchError.UNKNOWN_SERVER_ERROR)
+        kind = kafka_error(error)
         if kind is FetchError.UNKNOWN_SERVER_ERROR:
             _log.error("%s: fetch failed", self._name, exc_info=error)
         return replace(self._part(), error=kind, error_message=str(error))

@@ -28,6 +28,7 @@ from services.records.batches import (
 from services.records.index_files import (
     OFFSET_ENTRY,
     AbortedTxn,
+    first_offset_since,
     open_transactions,
     parse_aborted_txns,
 )
@@ -233,6 +234,14 @@ class RemoteSegmentReader:
         with closing(window):
             source = SegmentBytes(window, segment.start_offset, size, end_offset)
             yield from batches_from(source, offset, entry, takes)
+
+    def first_offset_since(self, segment: RemoteLogSegmentMetadata, time_ms: int) -> int:
+        """Return an offset of the segment before which every record is older than `time_ms`.
+
+        The caller holds a slot. Raises as RemoteIndexCache.index.
+        """
+        times = self._cache.index(segment, IndexType.TIMESTAMP)
+        return first_offset_since(times, segment.start_offset, segment.end_offset, time_ms)
 
     def first_open_offset(self, segment: RemoteLogSegmentMetadata) -> int:
         """Return the first offset of the transactions that are open at a segment's end.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_storage_manager import SegmentFile
+from services.api.validation import INT64_MAX
 from services.records.batches import Batch
 from services.records.index_files import (
     OFFSET_ENTRY,
@@ -13,6 +14,7 @@ from services.records.index_files import (
     AbortedTxn,
     OffsetIndex,
     check_time_index,
+    first_offset_since,
     parse_aborted_txns,
 )
 from services.rlm.kafka_log.partition_dir import LocalSegment, read_side_file
@@ -72,13 +74,16 @@ def largest_timestamp_ms(segment: LocalSegment) -> int | None:
     Source: LogSegment.largestTimestamp.
     """
     try:
-        return _last_entry_ms(segment) or segment.log_path.stat().st_mtime_ns // 1_000_000
+        return last_indexed_ms(segment) or segment.log_path.stat().st_mtime_ns // 1_000_000
     except OSError:
         return None
 
 
-def _last_entry_ms(segment: LocalSegment) -> int | None:
-    """Read the last timestamp; None without an index, or if its end is incomplete or zeros."""
+def last_indexed_ms(segment: LocalSegment) -> int | None:
+    """Read the last timestamp of the time index, which is a rolled segment's largest.
+
+    None without an index, or if its end is incomplete or zeros.
+    """
     try:
         fd = os.open(segment.file(".timeindex"), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -93,6 +98,20 @@ def _last_entry_ms(segment: LocalSegment) -> int | None:
         return None
     timestamp_ms = int(TIME_ENTRY.unpack(data)[0])
     return timestamp_ms if timestamp_ms > 0 else None
+
+
+def offset_before(segment: LocalSegment, time_ms: int) -> int:
+    """Return an offset of the segment before which every record is older than `time_ms`.
+
+    Raises:
+        LogFileError: UNREADABLE.
+    """
+    data = read_side_file(segment.file(".timeindex")) or b""
+    # An active segment's index is preallocated: entries of zeros at its end are unused.
+    used = data[: len(data) - len(data) % TIME_ENTRY.size].rstrip(b"\0")
+    whole = data[: -(-len(used) // TIME_ENTRY.size) * TIME_ENTRY.size]
+    last = segment.end_offset if segment.is_rolled else INT64_MAX
+    return first_offset_since(whole, segment.base_offset, last, time_ms)
 
 
 _SUFFIXES = {

@@ -4,6 +4,15 @@ from collections.abc import Iterator, Sequence
 
 import grpc
 
+from services.api.offset_queries import (
+    EpochAnswer,
+    EpochQuery,
+    FoundOffset,
+    OffsetQueries,
+    OffsetService,
+    RaisedLogStart,
+    RecordsToDelete,
+)
 from services.api.remote_log_manager import (
     DescribePage,
     FetchPart,
@@ -11,7 +20,6 @@ from services.api.remote_log_manager import (
     LeadershipDelta,
     LifecycleOutcome,
     PartitionStops,
-    RemoteLogManager,
 )
 from services.rpc.client.calls import call_once, call_stream
 from services.rpc.client.channel import peer_of
@@ -21,6 +29,14 @@ from services.rpc.converters.log import (
     fetch_part_from_proto,
     fetch_request_to_proto,
     stops_to_proto,
+)
+from services.rpc.converters.offset_queries import (
+    epoch_answers_from_proto,
+    epoch_queries_to_proto,
+    found_offsets_from_proto,
+    offset_queries_to_proto,
+    raised_log_starts_from_proto,
+    records_to_delete_to_proto,
 )
 from services.rpc.statuses import outcome_of
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
@@ -33,8 +49,12 @@ FETCH_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 300.0
 
 
+# Beyond the most that RLM takes by default.
+LIST_OFFSETS_TIMEOUT_S = 60.0
+
+
 class RemoteLogManagerClient:
-    """Implement RemoteLogManager by calls to a server. Thread-safe."""
+    """Implement OffsetService by calls to a server. Thread-safe."""
 
     def __init__(self, channel: grpc.Channel, peer: str) -> None:
         self._stub = pb_grpc.RemoteLogManagerStub(channel)
@@ -44,6 +64,21 @@ class RemoteLogManagerClient:
         message = fetch_request_to_proto(request)
         for response in call_stream(self._stub.Fetch, message, self._peer, FETCH_TIMEOUT_S):
             yield fetch_part_from_proto(response)
+
+    def list_offsets(self, queries: OffsetQueries) -> list[FoundOffset]:
+        request = offset_queries_to_proto(queries)
+        reply = call_once(self._stub.ListOffsets, request, self._peer, LIST_OFFSETS_TIMEOUT_S)
+        return found_offsets_from_proto(reply)
+
+    def offsets_for_leader_epochs(self, queries: tuple[EpochQuery, ...]) -> list[EpochAnswer]:
+        request = epoch_queries_to_proto(queries)
+        reply = call_once(self._stub.OffsetForLeaderEpoch, request, self._peer)
+        return epoch_answers_from_proto(reply)
+
+    def delete_records(self, wanted: tuple[RecordsToDelete, ...]) -> list[RaisedLogStart]:
+        request = records_to_delete_to_proto(wanted)
+        reply = call_once(self._stub.DeleteRecords, request, self._peer, STOP_TIMEOUT_S)
+        return raised_log_starts_from_proto(reply)
 
     def describe_partitions(
         self, topics: Sequence[str] = (), *, page_size: int = 0, page_token: str = ""
@@ -66,5 +101,5 @@ class RemoteLogManagerClient:
         return [outcome_of(status) for status in reply.outcomes]
 
 
-def _conforms(client: RemoteLogManagerClient) -> RemoteLogManager:
+def _conforms(client: RemoteLogManagerClient) -> OffsetService:
     return client

@@ -105,14 +105,14 @@ def fetch_part_to_proto(part: FetchPart) -> pb.FetchResponse:
             pb.AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
             for each in part.aborted_transactions
         ],
-        diverging_epoch=_epoch_end_to_proto(part.diverging_epoch),
+        diverging_epoch=epoch_end_to_proto(part.diverging_epoch),
     )
     if part.source is not None:
         message.source = record_source.to_proto(part.source)
     return message
 
 
-def _epoch_end_to_proto(end: EpochEnd | None) -> pb.EpochEnd | None:
+def epoch_end_to_proto(end: EpochEnd | None) -> pb.EpochEnd | None:
     if end is None:
         return None
     return pb.EpochEnd(leader_epoch=end.leader_epoch, end_offset=end.end_offset)

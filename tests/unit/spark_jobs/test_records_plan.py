@@ -15,7 +15,6 @@ from spark_jobs.records.plan import (
     Piece,
     Reach,
     cut,
-    first_offset_since,
     pieces_of,
     reach_of,
     tasks_of,
@@ -143,18 +142,6 @@ def test_a_segment_without_a_size_is_named() -> None:
     part = Extent(made(0, 99, segment_size_in_bytes=-1), 0, 99)
     with pytest.raises(RemoteStorageError, match="its metadata has no size; run `sediment scrub"):
         list(pieces_of(part, [], None, 1))
-
-
-def test_older_records_are_skipped_by_the_time_index() -> None:
-    times = b"".join(pack(">qi", *entry) for entry in [(1_000, 9), (2_000, 19), (3_000, 99)])
-    one = made(0, 99)
-    assert [first_offset_since(times, one, at) for at in (0, 1_000, 1_001, 2_500, 9_000)] == [
-        0,
-        0,
-        9,
-        19,
-        99,
-    ]
 
 
 def test_small_pieces_share_a_task_and_partitions_do_not() -> None:

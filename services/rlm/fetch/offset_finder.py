@@ -1,0 +1,212 @@
+"""Answer ListOffsets and OffsetForLeaderEpoch, partition by partition."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from services.api.calls import current_call
+from services.api.errors import RemoteResourceNotFoundError
+from services.api.ids import TopicIdPartition
+from services.api.offset_queries import (
+    MAX_OFFSET_QUERIES,
+    EpochAnswer,
+    EpochQuery,
+    FoundOffset,
+    OffsetQueries,
+    OffsetQuery,
+    SpecialTime,
+)
+from services.api.remote_log_manager import FetchError, IsolationLevel
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.validation import INT64_MAX, require_count
+from services.records.decode import UnreadableRecordsError
+from services.rlm.fetch.kafka_errors import PARTITION_FAILURES, kafka_error
+from services.rlm.fetch.partition_view import Bounds, PartitionView
+from services.rlm.fetch.segment_reader import RemoteSegmentReader
+from services.rlm.fetch.timestamps import (
+    TimedRecord,
+    first_in_log,
+    first_in_tier,
+    record_of_greatest_time,
+)
+from services.rlm.partition import Partition
+
+_log = logging.getLogger(__name__)
+
+_LOCAL_TIMES = (SpecialTime.LATEST, SpecialTime.MAX_TIMESTAMP, SpecialTime.EARLIEST_LOCAL)
+"""Answered without the tier, if the log is here."""
+
+
+class RequestTimedOutError(Exception):
+    """The error for a query that was not answered in time."""
+
+
+class OffsetFinder:
+    """Answer queries for offsets of the partitions that `partition_of` knows. Thread-safe.
+
+    Args:
+        timeout_s: the most time for one request (Kafka: remote.list.offsets.request.timeout.ms).
+    """
+
+    def __init__(
+        self,
+        partition_of: Callable[[TopicIdPartition], Partition],
+        remote: RemoteSegmentReader,
+        rlmm: RemoteLogMetadataManager,
+        timeout_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._partition_of = partition_of
+        self._remote = remote
+        self._rlmm = rlmm
+        self._timeout_s = timeout_s
+        self._clock = clock
+
+    def list_offsets(self, queries: OffsetQueries) -> list[FoundOffset]:
+        """Answer as OffsetService.list_offsets."""
+        asked_s = queries.timeout_ms / 1000 or self._timeout_s
+        until_s = self._clock() + min(asked_s, self._timeout_s, current_call().left_s())
+
+        def still_in_time() -> None:
+            if self._clock() >= until_s:
+                raise RequestTimedOutError
+
+        return [
+            self._answer(query, queries.isolation_level, still_in_time) for query in queries.queries
+        ]
+
+    def _answer(
+        self, query: OffsetQuery, isolation: IsolationLevel, still_in_time: Callable[[], None]
+    ) -> FoundOffset:
+        name = query.topic_id_partition
+        try:
+            still_in_time()
+            search = _Search(
+                PartitionView(self._partition_of(name), self._remote), self._rlmm, isolation
+            )
+            return search.answer(query, still_in_time)
+        except RequestTimedOutError:
+            text = "not found in time; retry, or allow more with timeout_ms"
+            return FoundOffset(name, FetchError.REQUEST_TIMED_OUT, text)
+        except UnreadableRecordsError as e:
+            return FoundOffset(name, FetchError.CORRUPT_MESSAGE, str(e))
+        except PARTITION_FAILURES as e:
+            return FoundOffset(name, _named(name, e), str(e))
+
+    def offsets_for_leader_epochs(self, queries: tuple[EpochQuery, ...]) -> list[EpochAnswer]:
+        """Answer as OffsetService.offsets_for_leader_epochs."""
+        require_count(queries, "queries", MAX_OFFSET_QUERIES)
+        return [self._end_of_epoch(query) for query in queries]
+
+    def _end_of_epoch(self, query: EpochQuery) -> EpochAnswer:
+        name = query.topic_id_partition
+        view = PartitionView(self._partition_of(name), self._remote)
+        try:
+            view.find_bounds(INT64_MAX)
+            view.check_leader_epoch(query.current_leader_epoch)
+            return EpochAnswer(name, end=view.end_of_epoch(query.leader_epoch))
+        except PARTITION_FAILURES as e:
+            return EpochAnswer(name, _named(name, e), str(e))
+
+
+def _named(name: TopicIdPartition, failure: Exception) -> FetchError:
+    error = kafka_error(failure)
+    if error is FetchError.UNKNOWN_SERVER_ERROR:
+        _log.error("%s: finding an offset failed", name, exc_info=failure)
+    return error
+
+
+class _Search:
+    """Find one offset of one partition. Single use."""
+
+    def __init__(
+        self, view: PartitionView, rlmm: RemoteLogMetadataManager, isolation: IsolationLevel
+    ) -> None:
+        self._view = view
+        self._rlmm = rlmm
+        self._isolation = isolation
+        self._name = view.partition.topic_id_partition
+
+    def answer(self, query: OffsetQuery, still_in_time: Callable[[], None]) -> FoundOffset:
+        view, time_ms = self._view, query.timestamp_ms
+        bounds = view.find_bounds(INT64_MAX if time_ms in _LOCAL_TIMES else -1, self._isolation)
+        view.check_leader_epoch(query.current_leader_epoch)
+        match time_ms:
+            case SpecialTime.LATEST:
+                end = bounds.end_for(self._isolation)
+                return FoundOffset(self._name, offset=end, leader_epoch=view.known_epoch())
+            case SpecialTime.EARLIEST:
+                return self._at(bounds.log_start_offset)
+            case SpecialTime.EARLIEST_LOCAL:
+                return self._at(self._local_start(bounds))
+            case SpecialTime.LATEST_TIERED:
+                return self._latest_tiered(bounds)
+            case SpecialTime.EARLIEST_PENDING_UPLOAD:
+                return self._earliest_pending_upload(bounds)
+            case SpecialTime.MAX_TIMESTAMP:
+                log = view.log
+                return self._record(bounds, None if log is None else record_of_greatest_time(log))
+        start = bounds.log_start_offset
+        found = first_in_tier(view, self._rlmm, time_ms, start, still_in_time)
+        if found is None and view.log is not None:
+            found = first_in_log(view.log, time_ms, max(start, view.log.log_start_offset))
+        return self._record(bounds, found)
+
+    def _record(self, bounds: Bounds, found: TimedRecord | None) -> FoundOffset:
+        """Answer with a record, if a reader of this isolation level gets it."""
+        if found is None or found.offset >= bounds.end_for(self._isolation):
+            return FoundOffset(self._name)
+        return FoundOffset(
+            self._name,
+            timestamp_ms=found.timestamp_ms,
+            offset=found.offset,
+            leader_epoch=found.leader_epoch,
+        )
+
+    def _at(self, offset: int) -> FoundOffset:
+        """Answer with an offset and its leader epoch."""
+        log = self._view.log
+        lineage = None if log is None else log.lineage
+        if lineage is None or lineage.epoch_for_offset(offset) is None:
+            lineage = self._view.lineage()
+        epoch = lineage.epoch_for_offset(offset)
+        return FoundOffset(self._name, offset=offset, leader_epoch=epoch)
+
+    def _local_start(self, bounds: Bounds) -> int:
+        log = self._view.log
+        if log is None:
+            return bounds.log_end_offset
+        return max(log.log_start_offset, self._view.tier.log_start_offset)
+
+    def _latest_tiered(self, bounds: Bounds) -> FoundOffset:
+        highest = self._highest_tiered(bounds)
+        # Kafka forgets the leader epochs of what is below the log start.
+        if highest < bounds.log_start_offset:
+            return FoundOffset(self._name, offset=highest)
+        return self._at(highest)
+
+    def _earliest_pending_upload(self, bounds: Bounds) -> FoundOffset:
+        """Source: UnifiedLog.fetchEarliestPendingUploadOffset."""
+        highest = self._highest_tiered(bounds)
+        if highest >= 0:
+            return self._at(max(highest + 1, bounds.log_start_offset))
+        if self._local_start(bounds) == bounds.log_start_offset:
+            return self._at(bounds.log_start_offset)
+        return FoundOffset(self._name)
+
+    def _highest_tiered(self, bounds: Bounds) -> int:
+        """Return the last offset that was ever copied in this lineage; -1 if none was.
+
+        Source: RemoteLogManager.findHighestRemoteOffset.
+        """
+        with self._view.remote_slot():
+            lineage = self._view.lineage()
+            for entry in reversed(lineage.entries):
+                epoch = entry.leader_epoch
+                try:
+                    highest = self._rlmm.highest_offset_for_epoch(self._name, epoch).value
+                except RemoteResourceNotFoundError:
+                    return -1
+                if highest is not None:
+                    return min(highest, lineage.end_offset_for(epoch, bounds.log_end_offset) - 1)
+        return -1

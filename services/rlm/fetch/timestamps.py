@@ -1,0 +1,170 @@
+"""Find the first record at or after a time, in segments of the tier and of the log."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+from services.api.lineage import SegmentLineage
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.validation import INT64_MAX
+from services.common.inflate import DEFAULT_LIMIT_BYTES
+from services.records.batches import Batch, BatchError
+from services.records.decode import RecordColumns, UnreadableRecordsError, decode
+from services.rlm.fetch.index_cache import damaged
+from services.rlm.fetch.partition_view import DamagedLogError, PartitionView
+from services.rlm.fetch.segment_reader import local_batches
+from services.rlm.kafka_log.indexes import last_indexed_ms, offset_before
+from services.rlm.kafka_log.local_log import LocalLog
+from services.rlm.kafka_log.partition_dir import LocalSegment
+
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+_READ_BYTES = 256 * 1024
+"""About how much is read from an entry of the time index to the record: entries are 4 KiB apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRecord:
+    """A record that was found."""
+
+    timestamp_ms: int
+    offset: int
+    leader_epoch: int
+
+
+def first_in_tier(
+    view: PartitionView,
+    rlmm: RemoteLogMetadataManager,
+    time_ms: int,
+    from_offset: int,
+    still_in_time: Callable[[], None],
+) -> TimedRecord | None:
+    """Find the first record at or after `time_ms` in segments that begin before the local log.
+
+    Unlike Kafka the search goes on behind a segment whose times match but whose offsets do not.
+
+    Source: RemoteLogManager.findOffsetByTimestamp.
+
+    Args:
+        still_in_time: called before each segment; raises to end the search.
+
+    Raises:
+        RemoteStorageError: if the tier cannot be read, or a segment is damaged.
+    """
+    local_start = INT64_MAX if view.log is None else view.log.segments[0].base_offset
+    if from_offset >= local_start:
+        return None
+    lineage = view.lineage()
+    if not lineage.entries:
+        return None
+    valid = SegmentLineage(lineage, view.bounds().log_end_offset)
+    name = view.partition.topic_id_partition
+    segments = all_segments(rlmm, name, states=[_FINISHED], min_offset=from_offset)
+    for segment in _in_slots(view, segments):
+        still_in_time()
+        if segment.start_offset >= local_start:
+            return None
+        if segment.max_timestamp_ms >= time_ms and valid.contains(segment):
+            found = _in_segment(view, segment, time_ms, from_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def _in_slots(
+    view: PartitionView, segments: Iterator[RemoteLogSegmentMetadata]
+) -> Iterator[RemoteLogSegmentMetadata]:
+    """Yield the segments; a page of them is read within a slot for remote reads."""
+    while True:
+        with view.remote_slot():
+            segment = next(segments, None)
+        if segment is None:
+            return
+        yield segment
+
+
+def _in_segment(
+    view: PartitionView, segment: RemoteLogSegmentMetadata, time_ms: int, from_offset: int
+) -> TimedRecord | None:
+    with view.remote_slot():
+        first = max(view.remote.first_offset_since(segment, time_ms), from_offset)
+        batches = view.remote.batches(segment, first, _every_batch, _READ_BYTES)
+        try:
+            with closing(batches):
+                return _first_of(batches, time_ms, from_offset)
+        except (BatchError, UnreadableRecordsError) as e:
+            raise damaged(segment, f"{e} of the copied log") from e
+
+
+def first_in_log(log: LocalLog, time_ms: int, from_offset: int) -> TimedRecord | None:
+    """Find the first record at or after `time_ms` in the local log.
+
+    Source: UnifiedLog.searchOffsetInLocalLog.
+
+    Raises:
+        DamagedLogError: if a batch is damaged, or cannot be decoded.
+        LogFileError, SegmentVanishedError: if a segment cannot be read.
+    """
+    for segment in log.segments:
+        if segment.is_rolled and segment.end_offset < from_offset:
+            continue
+        largest_ms = last_indexed_ms(segment) if segment.is_rolled else None
+        if largest_ms is not None and largest_ms < time_ms:
+            continue
+        first = max(offset_before(segment, time_ms), from_offset)
+        found = _first_of(_local(log, segment, first), time_ms, from_offset)
+        if found is not None:
+            return found
+    return None
+
+
+def record_of_greatest_time(log: LocalLog) -> TimedRecord | None:
+    """Find the first local record with the greatest time; None if no record has a time.
+
+    Source: UnifiedLog.fetchOffsetByTimestamp, MAX_TIMESTAMP.
+
+    Raises:
+        DamagedLogError, LogFileError, SegmentVanishedError: as first_in_log.
+    """
+    greatest_ms, place = -1, log.segments[0]
+    for segment in log.segments:
+        largest_ms = _largest_ms(log, segment)
+        if largest_ms > greatest_ms:
+            greatest_ms, place = largest_ms, segment
+    if greatest_ms < 0:
+        return None
+    return _first_of(_local(log, place, offset_before(place, greatest_ms)), greatest_ms, 0)
+
+
+def _largest_ms(log: LocalLog, segment: LocalSegment) -> int:
+    indexed_ms = last_indexed_ms(segment) if segment.is_rolled else None
+    if indexed_ms is not None:
+        return indexed_ms
+    # Before the last entry of the index nothing has a greater time than that entry.
+    first = offset_before(segment, INT64_MAX)
+    return max((b.max_timestamp_ms for b in _local(log, segment, first)), default=-1)
+
+
+def _local(log: LocalLog, segment: LocalSegment, offset: int) -> Iterator[Batch]:
+    try:
+        yield from local_batches(log, segment, offset, log.log_end_offset, _every_batch)
+    except BatchError as e:
+        raise DamagedLogError(f"{segment.log_path}: {e}") from e
+
+
+def _every_batch(_: int) -> bool:
+    return True
+
+
+def _first_of(batches: Iterable[Batch], time_ms: int, from_offset: int) -> TimedRecord | None:
+    """Find the first record; control records count, as in Kafka."""
+    for batch in batches:
+        if batch.max_timestamp_ms < time_ms:
+            continue
+        records = RecordColumns()
+        decode(batch, from_offset, INT64_MAX, DEFAULT_LIMIT_BYTES, records)
+        timed = zip(records.timestamps_ms, records.offsets, records.leader_epochs, strict=True)
+        for timestamp_ms, offset, leader_epoch in timed:
+            if timestamp_ms >= time_ms:
+                return TimedRecord(timestamp_ms, offset, leader_epoch)
+    return None

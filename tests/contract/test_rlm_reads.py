@@ -1,0 +1,223 @@
+"""Run one suite of reads and offsets on the manager itself and over gRPC, with what gRPC adds."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from services.api.errors import InvalidRequestError
+from services.api.ids import uuid_to_text
+from services.api.lineage import EpochEnd
+from services.api.offset_queries import (
+    EpochAnswer,
+    EpochQuery,
+    FoundOffset,
+    OffsetQueries,
+    OffsetQuery,
+    OffsetService,
+    RaisedLogStart,
+    RecordsToDelete,
+    SpecialTime,
+)
+from services.api.remote_log_manager import (
+    AbortedTransaction,
+    FetchError,
+    FetchPartition,
+    FetchRequest,
+    IsolationLevel,
+)
+from services.records.index_files import AbortedTxn
+from services.rlm.servicer import RemoteLogManagerServicer
+from services.rpc.client.log import RemoteLogManagerClient
+from tests.harness.grpc_server import served
+from tests.harness.ship_stack import EVERYTHING, Stack, running_stack
+from tests.unit.rlm.kafka_bytes import (
+    ABORT,
+    NAME,
+    TOPIC_ID,
+    PartitionFiles,
+    batch,
+    in_transaction,
+    marker,
+    write_log_dir,
+)
+from tieredstorage.v1 import remote_log_manager_pb2 as pb
+from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
+from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
+
+READ_COMMITTED = IsolationLevel.READ_COMMITTED
+TP = segment_pb.TopicIdPartition(topic_id=uuid_to_text(TOPIC_ID), topic="t", partition=0)
+
+
+@pytest.fixture
+def stack(database_url: str, tmp_path: Path) -> Iterator[Stack]:
+    with running_stack(database_url, tmp_path / "objects") as made:
+        yield made
+
+
+@pytest.fixture
+def log_dir(stack: Stack, tmp_path: Path) -> Path:
+    """Offsets 0 to 9 in epoch 0, in the tier; to 13 in epoch 2: aborted, its end, and one open."""
+    log_dir = write_log_dir(tmp_path / "logs")
+    files = PartitionFiles(log_dir)
+    files.epochs((0, 0), (2, 10))
+    files.segment(0, [batch(0, 5), batch(5, 5)])
+    files.snapshot(10)
+    log = [in_transaction(10, 9), marker(11, 9, ABORT), in_transaction(12, 8), batch(13)]
+    files.segment(10, log)
+    files.file(10, ".txnindex").write_bytes(AbortedTxn(9, 10, 11, 12).to_bytes())
+    stack.ship(log_dir)
+    return log_dir
+
+
+class RlmReadsContract:
+    """Tests reads with the fixture `rlm`, which leads the partition of `log_dir`."""
+
+    def test_a_committed_read_names_aborted_transactions_and_ends(self, rlm: OffsetService) -> None:
+        wanted = (FetchPartition(NAME, 0, EVERYTHING),)
+        parts = list(rlm.fetch(FetchRequest(wanted, EVERYTHING, READ_COMMITTED)))
+        assert {part.error for part in parts} == {FetchError.NONE}
+        aborted = [each for part in parts for each in part.aborted_transactions]
+        assert aborted == [AbortedTransaction(10, 9)]
+        assert parts[0].last_stable_offset == 12
+        data = b"".join(part.record_batches for part in parts)
+        assert data.endswith(marker(11, 9, ABORT))
+
+    def test_leader_epochs_of_a_reader(self, rlm: OffsetService) -> None:
+        def answer(current: int | None, last: int | None) -> tuple[FetchError, EpochEnd | None]:
+            wanted = (FetchPartition(NAME, 12, EVERYTHING, current, last),)
+            part = next(iter(rlm.fetch(FetchRequest(wanted, EVERYTHING))))
+            return part.error, part.diverging_epoch
+
+        assert answer(2, 2) == (FetchError.NONE, None)
+        assert answer(0, None) == (FetchError.FENCED_LEADER_EPOCH, None)
+        assert answer(3, None) == (FetchError.UNKNOWN_LEADER_EPOCH, None)
+        assert answer(None, 0) == (FetchError.NONE, EpochEnd(0, 10))
+
+    def test_special_offsets(self, rlm: OffsetService) -> None:
+        asked = [special for special in SpecialTime if special is not SpecialTime.MAX_TIMESTAMP]
+        queries = tuple(OffsetQuery(NAME, special) for special in asked)
+        found = rlm.list_offsets(OffsetQueries(queries))
+        assert {s: (f.offset, f.leader_epoch) for s, f in zip(asked, found, strict=True)} == {
+            SpecialTime.LATEST: (14, 2),
+            SpecialTime.EARLIEST: (0, 0),
+            SpecialTime.EARLIEST_LOCAL: (0, 0),
+            SpecialTime.LATEST_TIERED: (9, 0),
+            SpecialTime.EARLIEST_PENDING_UPLOAD: (10, 2),
+        }
+        latest = (OffsetQuery(NAME, SpecialTime.LATEST),)
+        (stable,) = rlm.list_offsets(OffsetQueries(latest, READ_COMMITTED, timeout_ms=20_000))
+        assert stable == FoundOffset(NAME, offset=12, leader_epoch=2)
+
+    def test_ends_of_leader_epochs(self, rlm: OffsetService) -> None:
+        queries = (EpochQuery(NAME, 1), EpochQuery(NAME, 3), EpochQuery(NAME, 0, 1))
+        first, later, fenced = rlm.offsets_for_leader_epochs(queries)
+        assert first == EpochAnswer(NAME, end=EpochEnd(0, 10))
+        assert later == EpochAnswer(NAME)
+        assert (fenced.error, fenced.end) == (FetchError.FENCED_LEADER_EPOCH, None)
+
+    def test_records_are_deleted_up_to_the_high_watermark(self, rlm: OffsetService) -> None:
+        assert rlm.delete_records((RecordsToDelete(NAME, 7),)) == [
+            RaisedLogStart(NAME, log_start_offset=7)
+        ]
+        (above,) = rlm.delete_records((RecordsToDelete(NAME, 15),))
+        assert (above.error, above.log_start_offset) == (FetchError.OFFSET_OUT_OF_RANGE, -1)
+        (start,) = rlm.list_offsets(OffsetQueries((OffsetQuery(NAME, SpecialTime.EARLIEST),)))
+        assert (start.offset, start.leader_epoch) == (7, 0)
+
+    def test_no_query_and_too_many_are_refused(self, rlm: OffsetService) -> None:
+        with pytest.raises(InvalidRequestError, match="queries: must be 1 to 1000, are 0"):
+            rlm.offsets_for_leader_epochs(())
+        with pytest.raises(InvalidRequestError, match="partitions: must be 1 to 1000, are 0"):
+            rlm.delete_records(())
+
+
+class TestInProcess(RlmReadsContract):
+    @pytest.fixture
+    def rlm(self, stack: Stack, log_dir: Path) -> OffsetService:
+        return stack.rlm(log_dir)
+
+
+class TestOverGrpc(RlmReadsContract):
+    @pytest.fixture
+    def rlm(self, stack: Stack, log_dir: Path) -> Iterator[OffsetService]:
+        with served_rlm(stack.rlm(log_dir)) as (channel, address):
+            yield RemoteLogManagerClient(channel, address)
+
+
+@contextmanager
+def served_rlm(rlm: OffsetService) -> Iterator[tuple[grpc.Channel, str]]:
+    def add_to(server: grpc.Server) -> None:
+        pb_grpc.add_RemoteLogManagerServicer_to_server(RemoteLogManagerServicer(rlm), server)
+
+    with served(add_to, "tieredstorage.v1.RemoteLogManager") as connected:
+        yield connected
+
+
+@pytest.fixture
+def stub(stack: Stack, log_dir: Path) -> Iterator[pb_grpc.RemoteLogManagerStub]:
+    with served_rlm(stack.rlm(log_dir)) as (channel, _):
+        yield pb_grpc.RemoteLogManagerStub(channel)
+
+
+LATEST = pb.OffsetQuery(topic_id_partition=TP, timestamp_ms=-1)
+
+
+@pytest.mark.parametrize(
+    ("rpc", "request_message", "message"),
+    [
+        ("ListOffsets", pb.ListOffsetsRequest(), "queries: must be 1 to 1000, are 0"),
+        ("ListOffsets", pb.ListOffsetsRequest(queries=[LATEST] * 1001), "queries: must be 1 to"),
+        (
+            "ListOffsets",
+            pb.ListOffsetsRequest(queries=[LATEST, pb.OffsetQuery()]),
+            r"queries\[1\].topic_id_partition: must be set",
+        ),
+        (
+            "ListOffsets",
+            pb.ListOffsetsRequest(queries=[pb.OffsetQuery(topic_id_partition=TP, timestamp_ms=-7)]),
+            r"queries\[0\].timestamp_ms: must be -6",
+        ),
+        ("ListOffsets", pb.ListOffsetsRequest(queries=[LATEST], timeout_ms=-1), "timeout_ms: must"),
+        (
+            "OffsetForLeaderEpoch",
+            pb.OffsetForLeaderEpochRequest(
+                queries=[pb.EpochQuery(topic_id_partition=TP, leader_epoch=-1)]
+            ),
+            r"queries\[0\].leader_epoch: must be 0",
+        ),
+        (
+            "DeleteRecords",
+            pb.DeleteRecordsRequest(
+                partitions=[pb.RecordsToDelete(topic_id_partition=TP, before_offset=1)] * 2
+            ),
+            "partitions: names partition",
+        ),
+        (
+            "DeleteRecords",
+            pb.DeleteRecordsRequest(
+                partitions=[pb.RecordsToDelete(topic_id_partition=TP, before_offset=-2)]
+            ),
+            r"partitions\[0\].before_offset: must be -1",
+        ),
+    ],
+)
+def test_a_malformed_request_names_the_field(
+    stub: pb_grpc.RemoteLogManagerStub, rpc: str, request_message: object, message: str
+) -> None:
+    with pytest.raises(grpc.RpcError, match=message) as refusal:
+        getattr(stub, rpc)(request_message, timeout=30)
+    assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("level", [3, 99])
+def test_an_isolation_level_of_a_later_release_is_refused(
+    stub: pb_grpc.RemoteLogManagerStub, level: int
+) -> None:
+    wanted = pb.FetchPartition(topic_id_partition=TP, max_bytes=1)
+    request = pb.FetchRequest(partitions=[wanted], max_bytes=1)
+    request.isolation_level = level  # type: ignore[assignment]
+    with pytest.raises(grpc.RpcError, match="isolation_level: must be set to a known value"):
+        list(stub.Fetch(request, timeout=30))
