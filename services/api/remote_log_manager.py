@@ -387,6 +387,20 @@ class DescribePage:
     log_dir_problems: tuple[Problem, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class CopyLag:
+    """How far the copies of the partitions that a broker leads are behind; see the proto."""
+
+    broker_id: int
+    partitions: int
+    lagging_partitions: int = 0
+    held_back_partitions: int = 0
+    uncopied_segments: int = 0
+    uncopied_bytes: int = 0
+    oldest_timestamp_ms: int | None = None
+    local_retention_used: float | None = None
+
+
 class RemoteLogManager(PartitionLifecycle, Protocol):
     """Copy the partitions of one broker and serve their records, local or remote. Thread-safe."""
 
@@ -416,6 +430,10 @@ class RemoteLogManager(PartitionLifecycle, Protocol):
         Raises:
             InvalidRequestError: if page_size is negative, or page_token is invalid.
         """
+        ...
+
+    def copy_lag(self) -> CopyLag:
+        """Return how far copies are behind, as the latest passes found it."""
         ...
 
 

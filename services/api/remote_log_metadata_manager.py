@@ -129,6 +129,7 @@ class PartitionSummary:
         known_since_ms: when the partition became known, by the database's clock.
         totals: of its segments, at `revision`; None: an RLMM of an earlier release does not
             send them.
+        is_held: the topic is on hold.
     """
 
     topic_id_partition: TopicIdPartition
@@ -139,6 +140,7 @@ class PartitionSummary:
     cluster_id: str | None = None
     known_since_ms: int = 0
     totals: SegmentTotals | None = None
+    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)

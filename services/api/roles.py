@@ -207,6 +207,7 @@ _RLM: dict[str, Rule] = {
     "OffsetForLeaderEpoch": _of_partitions(_R),
     "DeleteRecords": _of_partitions(_D),
     "DescribePartitions": Rule(_roles(_R, _A), Topics.FILTER, filter="topics"),
+    "GetCopyLag": Rule(_roles(_R, _A), Topics.ALL),
     "OnLeadershipChange": _of_partitions(_S),
     "StopPartitions": _of_partitions(
         _S, _D, by_value=ValueRule("partitions.reason", _STOP_REASONS)

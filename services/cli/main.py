@@ -28,6 +28,7 @@ COMMANDS = {
     "scrub": ("reconcile", "Read stored segments and verify their checksums."),
     "anomalies": ("reconcile", "List the problems that reconcile and scrub found."),
     "verified": ("verified", "Show what was verified of each topic, and how long ago."),
+    "status": ("status", "Show on one screen whether the tier is well."),
     "topics": ("topics", "List, configure and delete topics."),
     "partitions": ("partitions", "Show what an RLM ships and serves; repair a partition."),
     "db": ("db", "Create, check, maintain and rebuild the metadata database."),

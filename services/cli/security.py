@@ -16,8 +16,15 @@ from services.common.client_security import (
     ClientSecurity,
     SecurityOptions,
 )
+from services.common.release import release
 
 _chosen = ContextVar("security", default=NOT_CHOSEN)
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"sediment {release()}")
+        raise typer.Exit
 
 
 def choose_security(
@@ -50,6 +57,10 @@ def choose_security(
             envvar=PLAINTEXT_VARIABLE,
             help="Connect to other machines without TLS, too.",
         ),
+    ] = False,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the release."),
     ] = False,
 ) -> None:
     """Keep the options for the command that follows."""

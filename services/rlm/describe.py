@@ -1,4 +1,4 @@
-"""Describe the partitions of RLM, page by page."""
+"""Describe the partitions of RLM, page by page, and how far their copies are behind."""
 
 import base64
 import binascii
@@ -11,6 +11,7 @@ from services.api.lineage import Lineage
 from services.api.partitions import is_recorded
 from services.api.remote_log_manager import (
     UNKNOWN_LEADER,
+    CopyLag,
     PartitionDescription,
     Problem,
     ProblemKind,
@@ -23,6 +24,7 @@ from services.rlm.copy.rules import candidate_log_segments, copied_through_offse
 from services.rlm.kafka_log.local_log import LocalLog, LocalPartition, log_end_problem
 from services.rlm.kafka_log.partition_dir import LocalSegment, LogFileError, SegmentVanishedError
 from services.rlm.partition import LED_BY_LOG, Partition
+from services.rlm.problem_log import holds_back
 from services.rlm.tier_state import OffsetRanges, Tier
 
 DEFAULT_PAGE_SIZE = 100
@@ -266,3 +268,25 @@ def _key_from(token: str) -> Key:
         raise InvalidRequestError(
             "page_token: invalid; use one that this call returned, or none for the first page"
         ) from e
+
+
+def copy_lag_of(partitions: Sequence[Partition], broker_id: int, now_ms: int) -> CopyLag:
+    """Sum up what the latest passes left uncopied."""
+    uncopied = [partition.copy.uncopied for partition in partitions]
+    waiting = [each for each in uncopied if each.segments]
+    dated = [
+        (each.oldest_timestamp_ms, each.local_retention_ms)
+        for each in waiting
+        if each.oldest_timestamp_ms is not None
+    ]
+    used = [(now_ms - at_ms) / kept_ms for at_ms, kept_ms in dated if kept_ms]
+    return CopyLag(
+        broker_id,
+        len(partitions),
+        len(waiting),
+        sum(any(map(holds_back, partition.copy.problems)) for partition in partitions),
+        sum(each.segments for each in waiting),
+        sum(each.size_bytes for each in waiting),
+        min((at_ms for at_ms, _ in dated), default=None),
+        max(used, default=None),
+    )

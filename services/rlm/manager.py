@@ -27,6 +27,7 @@ from services.api.offset_queries import (
     RecordsToDelete,
 )
 from services.api.remote_log_manager import (
+    CopyLag,
     DescribePage,
     FetchPart,
     FetchRequest,
@@ -47,7 +48,7 @@ from services.common.fair_queue import FairQueue
 from services.common.retry import Backoff
 from services.rlm.copy.rules import CopyLagDefaults, CopyQuotaLimit, CopyRules
 from services.rlm.copy.segment import CopyLimits, SegmentCopier
-from services.rlm.describe import PageDescriber, at_most, page_of, token_after
+from services.rlm.describe import PageDescriber, at_most, copy_lag_of, page_of, token_after
 from services.rlm.fetch.fetcher import Fetcher
 from services.rlm.fetch.index_cache import (
     CacheInvalidatingStorage,
@@ -364,6 +365,9 @@ class BrokerRemoteLogManager:
             text = f"cannot list partitions that only the tier has: {describer.unavailable}"
             problems.insert(0, Problem(ProblemKind.STORE_UNAVAILABLE, "", text))
         return DescribePage(tuple(described), token, at_most(problems))
+
+    def copy_lag(self) -> CopyLag:
+        return copy_lag_of(self.led_partitions(), self.broker_id, time.time_ns() // 1_000_000)
 
     def _all_partitions(self, describer: PageDescriber) -> list[Partition]:
         """Return the local and remote partitions; only the local ones if RLMM is down."""

@@ -6,6 +6,7 @@ import grpc
 
 from services.api.offset_queries import OffsetService
 from services.rpc.converters.log import (
+    copy_lag_to_proto,
     delta_from_proto,
     describe_page_to_proto,
     fetch_part_to_proto,
@@ -62,6 +63,11 @@ class RemoteLogManagerServicer(pb_grpc.RemoteLogManagerServicer):
             list(request.topics), page_size=request.page_size, page_token=request.page_token
         )
         return describe_page_to_proto(page)
+
+    def GetCopyLag(
+        self, request: pb.GetCopyLagRequest, context: grpc.ServicerContext
+    ) -> pb.GetCopyLagResponse:
+        return copy_lag_to_proto(self._manager.copy_lag())
 
     def OnLeadershipChange(
         self, request: pb.OnLeadershipChangeRequest, context: grpc.ServicerContext

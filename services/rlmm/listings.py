@@ -285,9 +285,11 @@ class PartitionQuery:
 
 PARTITION_PAGE = f"""
     SELECT p.topic_id, p.partition, p.revision, p.delete_state, p.marked_at, p.created_at, p.name,
-        p.cluster_id, clock_timestamp() AS read_at, {KNOWN_OR_COUNTED}
+        p.cluster_id, p.is_held, clock_timestamp() AS read_at, {KNOWN_OR_COUNTED}
     FROM (
-        SELECT p.*, t.name, t.cluster_id FROM {PARTITIONS}
+        SELECT p.*, t.name, t.cluster_id,
+            coalesce(t.config ->> 'sediment.hold' = 'true', false) AS is_held
+        FROM {PARTITIONS}
         WHERE {{conditions}}
         ORDER BY p.topic_id, p.partition LIMIT :rows
     ) AS p
@@ -332,4 +334,5 @@ def _summary(row: AnyRow) -> PartitionSummary:
         cluster_id=row.cluster_id,
         known_since_ms=ms_of(row.created_at),
         totals=totals_of(row),
+        is_held=row.is_held,
     )

@@ -48,6 +48,7 @@ def test_help_imports_no_library_and_no_service() -> None:
         "services.cli.security",
         "services.common",
         "services.common.client_security",
+        "services.common.release",
     }
 
 

@@ -16,13 +16,14 @@ from tieredstorage.v1 import (
     remote_storage_manager_pb2,
 )
 
-# These have suites of their own (test_rlm_reads.py, test_descriptions.py).
+# These have suites of their own (test_rlm_reads.py, test_descriptions.py, test_cli_status.py).
 ELSEWHERE = {
     "Fetch",
     "ListOffsets",
     "OffsetForLeaderEpoch",
     "DeleteRecords",
     "DescribePartitions",
+    "GetCopyLag",
 }
 
 

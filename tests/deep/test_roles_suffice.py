@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[Sequence[str], set[Role]]] = {
     "anomalies": (["anomalies"], {Role.AUDITOR}),
     "verified": (["verified"], {Role.AUDITOR}),
     "partitions": (["partitions"], {Role.AUDITOR}),
+    "status": (["status"], {Role.AUDITOR}),
     "fetch": (["fetch", PARTITION, "--offset", "0", "--max-records", "1"], {Role.READER}),
     "topics list": (["topics", "list"], {Role.ADMIN}),
     "topics set": (["topics", "set", TOPIC, "retention.ms=-1"], {Role.ADMIN}),

@@ -14,6 +14,7 @@ from services.api.offset_queries import (
     RecordsToDelete,
 )
 from services.api.remote_log_manager import (
+    CopyLag,
     DescribePage,
     FetchPart,
     FetchRequest,
@@ -24,6 +25,7 @@ from services.api.remote_log_manager import (
 from services.rpc.client.calls import call_once, call_stream
 from services.rpc.client.channel import peer_of
 from services.rpc.converters.log import (
+    copy_lag_from_proto,
     delta_to_proto,
     describe_page_from_proto,
     fetch_part_from_proto,
@@ -89,6 +91,10 @@ class RemoteLogManagerClient:
         return describe_page_from_proto(
             call_once(self._stub.DescribePartitions, request, self._peer)
         )
+
+    def copy_lag(self) -> CopyLag:
+        reply = call_once(self._stub.GetCopyLag, pb.GetCopyLagRequest(), self._peer)
+        return copy_lag_from_proto(reply)
 
     def on_leadership_change(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:
         request = delta_to_proto(delta)

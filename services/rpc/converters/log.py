@@ -1,9 +1,12 @@
 """Convert the messages of remote_log_manager.proto."""
 
+from dataclasses import asdict
+
 from services.api.errors import InvalidRequestError, NotServedError
 from services.api.lineage import EpochEnd
 from services.api.remote_log_manager import (
     AbortedTransaction,
+    CopyLag,
     DescribePage,
     FetchPart,
     FetchPartition,
@@ -216,6 +219,25 @@ def _problem_from_proto(message: pb.Problem) -> Problem:
         message=message.message,
         offset=message.offset if message.HasField("offset") else None,
         held_segments=message.held_segments,
+    )
+
+
+def copy_lag_to_proto(lag: CopyLag) -> pb.GetCopyLagResponse:
+    return pb.GetCopyLagResponse(**asdict(lag))
+
+
+def copy_lag_from_proto(message: pb.GetCopyLagResponse) -> CopyLag:
+    has_oldest = message.HasField("oldest_timestamp_ms")
+    has_used = message.HasField("local_retention_used")
+    return CopyLag(
+        broker_id=message.broker_id,
+        partitions=message.partitions,
+        lagging_partitions=message.lagging_partitions,
+        held_back_partitions=message.held_back_partitions,
+        uncopied_segments=message.uncopied_segments,
+        uncopied_bytes=message.uncopied_bytes,
+        oldest_timestamp_ms=message.oldest_timestamp_ms if has_oldest else None,
+        local_retention_used=message.local_retention_used if has_used else None,
     )
 
 

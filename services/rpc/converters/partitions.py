@@ -109,6 +109,7 @@ def _summary_to_proto(summary: PartitionSummary) -> pb.PartitionSummary:
         read_at_ms=summary.read_at_ms,
         cluster_id=summary.cluster_id,
         known_since_ms=summary.known_since_ms,
+        is_held=summary.is_held,
     )
     if summary.delete_state is not None:
         message.delete_state = partition_delete_state.to_proto(summary.delete_state)
@@ -153,6 +154,7 @@ def _summary_from_proto(message: pb.PartitionSummary) -> PartitionSummary:
         cluster_id=message.cluster_id if message.HasField("cluster_id") else None,
         known_since_ms=message.known_since_ms,
         totals=_totals_from_proto(message.totals) if message.HasField("totals") else None,
+        is_held=message.is_held,
     )
 
 

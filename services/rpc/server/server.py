@@ -11,14 +11,17 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.common.release import release
 from services.common.settings import ServiceSettings
 from services.rpc.client.channel import CHANNEL_OPTIONS
+from services.rpc.client.probe import READY_KEY, VERSION_KEY
 from services.rpc.server.access import Access, open_access
 from services.rpc.server.admission import AdmissionQueue, Watchdog
 from services.rpc.server.interceptor import REFUSAL_THREADS, CallInterceptor, CallKinds
@@ -121,12 +124,13 @@ def serve(service: Service, settings: ServiceSettings) -> None:
         health_servicer, health_address = _start_health(settings, cleanup)
         metrics_address = start_metrics(settings.metrics_address, cleanup, transport)
         check = after_first(service.check, stopping)
-        ports = start_grpc(service, settings, cleanup, transport)
+        ready = threading.Event()
+        ports = start_grpc(service, settings, cleanup, transport, ready.is_set)
         announcement = Announcement(
             service.name, ports.address, health_address, metrics_address, ports.tokens
         )
         line = json.dumps(asdict(announcement))
-        readiness = Readiness(service.name, service.full_name, health_servicer, line)
+        readiness = Readiness(service.name, service.full_name, health_servicer, line, ready)
         cleanup.callback(readiness.end)
         # Modules and connections stay: the collector need not scan them again and again.
         gc.collect()
@@ -148,10 +152,13 @@ def start_grpc(
     settings: ServiceSettings,
     cleanup: ExitStack,
     transport: Transport | None = None,
+    is_ready: Callable[[], bool] = lambda: True,
 ) -> Ports:
     """Serve gRPC until `cleanup` unwinds, which drains it.
 
-    `transport` is opened from the settings if it is None.
+    Args:
+        transport: opened from the settings if it is None.
+        is_ready: what clients that ask reflection are told.
     """
     transport = transport or open_transport(settings)
     threads = Threads(
@@ -166,7 +173,9 @@ def start_grpc(
         threads, request_timeout_s, settings, cleanup, access, service.watch_methods
     )
     service.add_to(server)
-    reflection.enable_server_reflection([service.full_name, reflection.SERVICE_NAME], server)
+    names = [service.full_name, reflection.SERVICE_NAME]
+    described = _SelfDescription(names, is_ready)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(described, server)
     ports = Ports(
         transport.bind(server, settings.listen_address),
         transport.bind_tokens(server, settings.token_listen_address),
@@ -268,18 +277,38 @@ def _start_health(
     return servicer, address
 
 
+class _SelfDescription:
+    """Reflection, with the release and the readiness in its trailers."""
+
+    def __init__(self, names: Collection[str], is_ready: Callable[[], bool]) -> None:
+        self._reflection: Any = reflection.ReflectionServicer(names)
+        self._is_ready = is_ready
+
+    def ServerReflectionInfo(self, request_iterator: Any, context: Any) -> Any:
+        is_ready = "1" if self._is_ready() else "0"
+        context.set_trailing_metadata(((VERSION_KEY, release()), (READY_KEY, is_ready)))
+        return self._reflection.ServerReflectionInfo(request_iterator, context)
+
+
 class Readiness:
     """Report the results of checks to health, and changes to log and standard output."""
 
     def __init__(
-        self, name: str, full_name: str, health_servicer: health.HealthServicer, announcement: str
+        self,
+        name: str,
+        full_name: str,
+        health_servicer: health.HealthServicer,
+        announcement: str,
+        ready: threading.Event,
     ) -> None:
         """Prepare reports of readiness.
 
         Args:
             full_name: of the gRPC service.
             announcement: the line for standard output when the first check has passed.
+            ready: set while the service is ready.
         """
+        self._ready = ready
         self._name = name
         self._full_name = full_name
         self._health = health_servicer
@@ -316,6 +345,10 @@ class Readiness:
 
     def _set(self, status: health_pb2.HealthCheckResponse.ServingStatus.ValueType) -> None:
         """Set readiness but not liveness: a draining process must not be killed."""
+        if status == _SERVING:
+            self._ready.set()
+        else:
+            self._ready.clear()
         self._health.set("", status)
         self._health.set(self._full_name, status)
 

@@ -12,7 +12,7 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
 from services.api.topic_config import RetentionOwner
 from tests.contract.rlmm.segments import (
     DELETE_FINISHED,
@@ -41,6 +41,12 @@ def owned_by(owner: RetentionOwner) -> dict[str, str]:
     return {"sediment.retention.owner": owner.value}
 
 
+def is_held(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> bool:
+    """Return whether the list of partitions shows this one on hold."""
+    [held] = [s.is_held for s in all_partitions(rlmm) if s.topic_id_partition == tp]
+    return held
+
+
 class Holds(RlmmContractPart):
     def test_of_a_topic_on_hold_no_finished_copy_is_deleted(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
@@ -53,7 +59,9 @@ class Holds(RlmmContractPart):
                 move(rlmm, only, DELETE_STARTED, context=MutationContext(retention_owner=owner))
         assert id_at(rlmm, tp, 0, 5) == id_of(only)
         assert revision_of(rlmm, tp) == before
+        assert is_held(rlmm, tp) is True
         rlmm.put_topic_config(tp.topic_id, {})
+        assert is_held(rlmm, tp) is False
         assert move(rlmm, only, DELETE_STARTED).applied
 
     def test_a_hold_also_holds_a_partition_that_is_being_deleted(

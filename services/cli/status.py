@@ -1,0 +1,318 @@
+"""Show on one screen whether the tier is well: `sediment status`."""
+
+import textwrap
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from services.api.ids import uuid_to_text
+from services.api.partitions import AnomalyKind, VerificationKind
+from services.api.remote_log_manager import CopyLag
+from services.cli.connections import (
+    DataDir,
+    JsonOrTable,
+    Rlm,
+    Rlmm,
+    Rsm,
+    address_of,
+    command_group,
+    connected_rlm,
+    connected_rlmm,
+    security_options,
+)
+from services.cli.output import (
+    CommandError,
+    Format,
+    age_text,
+    print_json,
+    print_table,
+    size_text,
+)
+from services.cli.status_facts import (
+    Bounds,
+    Endpoint,
+    Severity,
+    StuckSegment,
+    TierFacts,
+    lag_severity,
+    tier_facts,
+)
+from services.common.client_security import each_address
+from services.rpc.client.channel import open_channel
+from services.rpc.client.probe import ServiceState, probe
+
+app = command_group()
+
+_HOUR_MS = 3_600_000
+_TEXT_WIDTH = 48
+_SHOWN = 3
+"""The most stuck segments that the table names."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """Everything that the command shows; None for what could not be read."""
+
+    endpoints: Sequence[Endpoint]
+    tier: TierFacts | None
+    lags: Sequence[CopyLag]
+    now_ms: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the screen."""
+
+    what: str
+    severity: Severity
+    text: str
+
+
+@app.command()
+def status(
+    stuck_after_ms: Annotated[
+        int, typer.Option(min=0, help="A copy or deletion is stuck after this time, ms.")
+    ] = _HOUR_MS,
+    anomalies_ms: Annotated[
+        int, typer.Option(min=0, help="Count anomalies that a run saw since this time, ms.")
+    ] = 8 * 24 * _HOUR_MS,
+    rsm: Rsm = None,
+    rlmm: Rlmm = None,
+    rlm: Rlm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Show on one screen whether the tier is well.
+
+    \b
+    Exit codes:
+      0  nothing is wrong
+      1  a warning: something needs attention
+      2  critical: a service is away or not ready, data is damaged, missing or
+         about to be lost before it is copied; or the command line is wrong
+    """
+    addresses = _addresses({"rsm": rsm, "rlmm": rlmm, "rlm": rlm}, data_dir)
+    endpoints = _endpoints(addresses, data_dir)
+    tier, lags, now_ms = None, list[CopyLag](), time.time_ns() // 1_000_000
+    if _answers(endpoints, "rlmm"):
+        with connected_rlmm(addresses["rlmm"], data_dir) as metadata:
+            tier = tier_facts(metadata, Bounds(stuck_after_ms, anomalies_ms))
+    for endpoint in endpoints:
+        if endpoint.service == "rlm" and endpoint.address and endpoint.severity is Severity.OK:
+            with connected_rlm(endpoint.address, data_dir) as manager:
+                lags.append(manager.copy_lag())
+    found = Status(endpoints, tier, lags, now_ms)
+    lines = list(lines_of(found))
+    if output is Format.JSON:
+        print_json(_as_json(found, lines))
+    else:
+        print_table("Status", ("what", "state", ""), _rows(lines))
+    raise typer.Exit(int(max(line.severity for line in lines)))
+
+
+def _addresses(given: Mapping[str, str | None], data_dir: Path | None) -> dict[str, str]:
+    """Return the address of each service: "" if it is not given and no `sediment up` runs it.
+
+    Raises:
+        CommandError: no address is known at all.
+    """
+    found: dict[str, str] = {}
+    for service, address in given.items():
+        try:
+            found[service] = address or address_of(service, data_dir)
+        except CommandError:
+            if not any(given.values()) and service == "rlmm":
+                raise
+            found[service] = ""
+    return found
+
+
+def _endpoints(addresses: Mapping[str, str], data_dir: Path | None) -> list[Endpoint]:
+    """Probe every address of every service, all at once."""
+    pairs = [(s, each) for s, text in addresses.items() for each in each_address(text)]
+
+    def endpoint(pair: tuple[str, str]) -> Endpoint:
+        service, address = pair
+        if not address:
+            return Endpoint(service, "", ServiceState())
+        security = security_options([address], data_dir).security_for(address)
+        with open_channel(address, security) as channel:
+            return Endpoint(service, address, probe(channel))
+
+    with ThreadPoolExecutor(len(pairs)) as pool:
+        return list(pool.map(endpoint, pairs))
+
+
+def _answers(endpoints: Sequence[Endpoint], service: str) -> bool:
+    """Return whether an address of the service is ready."""
+    return any(
+        each.service == service and each.address and each.severity is Severity.OK
+        for each in endpoints
+    )
+
+
+def lines_of(status: Status) -> Iterator[Line]:
+    """Describe everything, a line for each thing."""
+    for endpoint in status.endpoints:
+        yield Line(endpoint.service, endpoint.severity, endpoint_text(endpoint))
+    for lag in status.lags:
+        yield Line("copying", lag_severity(lag), lag_text(lag, status.now_ms))
+    tier = status.tier
+    if tier is None:
+        return
+    yield Line("tier", Severity.OK, totals_text(tier))
+    yield Line("unfinished", tier.stuck_severity, unfinished_text(tier))
+    yield Line("removal", tier.marked_severity, removal_text(tier))
+    yield Line("anomalies", tier.anomaly_severity, anomalies_text(tier))
+    yield Line("holds", Severity.OK, ", ".join(sorted(tier.held)) or "none")
+    for kind in VerificationKind:
+        yield Line(kind.value.lower(), Severity.OK, verification_text(tier, kind))
+
+
+def endpoint_text(endpoint: Endpoint) -> str:
+    """Describe an address of a service."""
+    if not endpoint.address:
+        return f"not asked: pass --{endpoint.service} HOST:PORT"
+    state = endpoint.state
+    if state.problem:
+        return f"{endpoint.address}: {state.problem}"
+    version = state.version or "an earlier release"
+    return f"{endpoint.address}: {version}, {'ready' if state.is_ready else 'not ready'}"
+
+
+def lag_text(lag: CopyLag, now_ms: int) -> str:
+    """Describe how far an RLM's copies are behind."""
+    of = f"broker {lag.broker_id}, {lag.partitions:,} partitions"
+    if not lag.uncopied_segments and not lag.held_back_partitions:
+        return f"{of}: everything that is rolled is copied"
+    parts = [
+        f"{of}: {lag.uncopied_segments:,} segments of {lag.lagging_partitions:,} wait, "
+        f"{size_text(lag.uncopied_bytes)}"
+    ]
+    if lag.oldest_timestamp_ms is not None:
+        parts.append(f"the oldest is {age_text(now_ms - lag.oldest_timestamp_ms)} old")
+    if lag.local_retention_used is not None:
+        parts.append(f"{lag.local_retention_used:.0%} of its local retention has passed")
+    if lag.held_back_partitions:
+        parts.append(f"{lag.held_back_partitions:,} partitions are held back")
+    return "; ".join(parts)
+
+
+def totals_text(tier: TierFacts) -> str:
+    """Describe what the tier holds."""
+    return (
+        f"{tier.topics:,} topics, {tier.partitions:,} partitions, "
+        f"{tier.totals.finished_segments:,} segments, {size_text(tier.totals.finished_bytes)}"
+    )
+
+
+def unfinished_text(tier: TierFacts) -> str:
+    """Describe copies and deletions that have not finished, first those that are stuck."""
+    parts = [f"{tier.unfinished:,} copies and deletions in progress"]
+    if tier.stuck:
+        parts = [f"{len(tier.stuck):,} of {tier.unfinished:,} copies and deletions are stuck"]
+        parts += [_stuck_text(each) for each in tier.stuck[:_SHOWN]]
+    if tier.unread_partitions:
+        parts.append(f"{tier.unread_partitions:,} partitions with more were not read")
+    return "; ".join(parts)
+
+
+def _stuck_text(stuck: StuckSegment) -> str:
+    tp = stuck.topic_id_partition
+    return (
+        f"{tp.topic}-{tp.partition} offset {stuck.start_offset} {stuck.state.value} "
+        f"for {age_text(stuck.age_ms)}"
+    )
+
+
+def removal_text(tier: TierFacts) -> str:
+    """Describe partitions that are being deleted."""
+    if tier.oldest_mark_ms is None:
+        return "no partition is being deleted"
+    age = age_text(tier.now_ms - tier.oldest_mark_ms)
+    return f"{tier.marked:,} partitions are being deleted, the first for {age}"
+
+
+def anomalies_text(tier: TierFacts) -> str:
+    """Describe what recent runs of reconcile and scrub found."""
+    found = ", ".join(f"{count:,} {kind.value}" for kind, count in tier.anomalies.items() if count)
+    return f"{found or 'none'}{' and more' if tier.has_more_anomalies else ''}"
+
+
+def verification_text(tier: TierFacts, kind: VerificationKind) -> str:
+    """Describe how long ago the topics were verified."""
+    last, never = tier.last.get(kind), tier.unverified[kind]
+    if last is None:
+        return "no topic was verified" if never else "nothing to verify"
+    text = f"every topic within {age_text(tier.now_ms - last.ended_ms)} (first {last.topic})"
+    return f"{text}; but {never:,} topics never as a whole" if never else text
+
+
+def _rows(lines: Sequence[Line]) -> Iterator[tuple[str, str, str]]:
+    """Yield table rows of at most 80 columns: a long text takes several."""
+    for line in lines:
+        first, *rest = textwrap.wrap(line.text, _TEXT_WIDTH) or [""]
+        yield line.what, line.severity.name.lower(), first
+        for text in rest:
+            yield "", "", text
+
+
+def _as_json(status: Status, lines: Sequence[Line]) -> dict[str, object]:
+    return {
+        "severity": max(line.severity for line in lines).name,
+        "services": [
+            {
+                "service": each.service,
+                "address": each.address,
+                "severity": each.severity.name,
+                "version": each.state.version,
+                "ready": each.state.is_ready,
+                "problem": each.state.problem,
+            }
+            for each in status.endpoints
+        ],
+        "copy_lags": [{"severity": lag_severity(lag).name, **asdict(lag)} for lag in status.lags],
+        "tier": None if status.tier is None else _tier_as_json(status.tier),
+        "lines": [
+            {"what": line.what, "severity": line.severity.name, "text": line.text} for line in lines
+        ],
+    }
+
+
+def _tier_as_json(tier: TierFacts) -> dict[str, object]:
+    return {
+        "topics": tier.topics,
+        "partitions": tier.partitions,
+        **asdict(tier.totals),
+        "unfinished_segments": tier.unfinished,
+        "unread_partitions": tier.unread_partitions,
+        "stuck": [
+            {
+                "topic": each.topic_id_partition.topic,
+                "topic_id": uuid_to_text(each.topic_id_partition.topic_id),
+                "partition": each.topic_id_partition.partition,
+                "state": each.state.value,
+                "start_offset": each.start_offset,
+                "age_ms": each.age_ms,
+            }
+            for each in tier.stuck
+        ],
+        "held_topics": sorted(tier.held),
+        "deleting_partitions": tier.marked,
+        "oldest_mark_ms": tier.oldest_mark_ms,
+        "anomalies": {kind.value: tier.anomalies[kind] for kind in AnomalyKind},
+        "has_more_anomalies": tier.has_more_anomalies,
+        "verifications": {
+            kind.value: {
+                "oldest_ended_ms": None if (last := tier.last.get(kind)) is None else last.ended_ms,
+                "oldest_topic": None if last is None else last.topic,
+                "unverified_topics": tier.unverified[kind],
+            }
+            for kind in VerificationKind
+        },
+    }

@@ -1,0 +1,162 @@
+"""Test `sediment status`: what it shows of services and tier, and its exit codes."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from services.api.partitions import (
+    Anomaly,
+    AnomalyKind,
+    VerificationKind,
+    VerificationRun,
+    VerifiedTopic,
+)
+from services.common.release import release
+from services.rlm.servicer import RemoteLogManagerServicer
+from services.rsm.settings import RsmSettings
+from tests.contract.rlmm.segments import DELETE_STARTED, MARKED, add, finished, move, put_deletion
+from tests.contract.rlmm.segments import segment as started
+from tests.harness.grpc_server import served
+from tests.harness.retained_log import AT_ONCE, HOUR_MS, hourly_log
+from tests.harness.rlmm_process import RlmmProcess, serving_rlmm
+from tests.harness.served_rsm import serving
+from tests.harness.ship_stack import running_stack
+from tests.harness.tier import a_topic, now_ms
+from tieredstorage.v1 import remote_log_manager_pb2_grpc as rlm_grpc
+
+NOBODY = "127.0.0.1:9"
+
+
+@pytest.fixture
+def rlmm(database_url: str) -> Iterator[RlmmProcess]:
+    with serving_rlmm(database_url) as made:
+        yield made
+
+
+@pytest.fixture
+def rsm(tmp_path: Path) -> Iterator[str]:
+    (tmp_path / "objects").mkdir()
+    with serving(RsmSettings(backend="filesystem", directory=tmp_path / "objects")) as made:
+        yield made.address
+
+
+def status(rlmm: RlmmProcess, *options: str) -> tuple[int, dict[str, Any]]:
+    done = rlmm.sediment("status", *options, "-o", "json")
+    assert done.stdout, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return done.returncode, document
+
+
+def severities(document: dict[str, Any]) -> dict[str, str]:
+    return {line["what"]: line["severity"] for line in document["lines"]}
+
+
+def test_a_tier_that_is_well_is_ok_on_one_screen(rlmm: RlmmProcess, rsm: str) -> None:
+    orders, audit = a_topic("orders", 1)[0], a_topic("audit", 1)[0]
+    for number in range(3):
+        finished(rlmm.client, orders, number, number, segment_size_in_bytes=1 << 30)
+    finished(rlmm.client, audit, 0, 0, segment_size_in_bytes=5)
+    rlmm.client.put_topic_config(audit.topic_id, {"sediment.hold": "true"})
+    run = VerificationRun(VerificationKind.SCRUB, "run")
+    rlmm.client.report_verification(run, [VerifiedTopic(orders.topic_id, 3, 3, 3 << 30)])
+    code, document = status(rlmm, "--rsm", rsm)
+    assert (code, document["severity"]) == (0, "OK")
+    assert set(severities(document).values()) == {"OK"}
+    services = {each["service"]: each for each in document["services"]}
+    assert (services["rsm"]["address"], services["rsm"]["version"]) == (rsm, release())
+    assert (services["rlmm"]["ready"], services["rlm"]["address"]) == (True, "")
+    tier = document["tier"]
+    assert (tier["topics"], tier["partitions"], tier["finished_segments"]) == (2, 2, 4)
+    assert tier["held_topics"] == ["audit"]
+    scrub = tier["verifications"]["SCRUB"]
+    assert (scrub["oldest_topic"], scrub["unverified_topics"]) == ("orders", 1)
+    assert tier["verifications"]["RECONCILE"] == {
+        "oldest_ended_ms": None,
+        "oldest_topic": None,
+        "unverified_topics": 2,
+    }
+    shown = rlmm.sediment("status", "--rsm", rsm)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    lines = shown.stdout.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
+def test_what_is_stuck_is_a_warning_and_named(rlmm: RlmmProcess, rsm: str) -> None:
+    (orders,) = a_topic("orders", 1)
+    old_ms = now_ms() - 3 * HOUR_MS
+    add(rlmm.client, started(orders, 0, 9, event_timestamp_ms=old_ms))
+    add(rlmm.client, started(orders, 20, 29, event_timestamp_ms=now_ms()))
+    gone = finished(rlmm.client, orders, 30, 39)
+    move(rlmm.client, gone, DELETE_STARTED, event_timestamp_ms=old_ms + HOUR_MS)
+    code, document = status(rlmm, "--rsm", rsm)
+    assert (code, document["severity"]) == (1, "WARNING")
+    assert [(each["state"], each["start_offset"]) for each in document["tier"]["stuck"]] == [
+        ("COPY_SEGMENT_STARTED", 0),
+        ("DELETE_SEGMENT_STARTED", 30),
+    ]
+    assert document["tier"]["unfinished_segments"] == 3
+    shown = rlmm.sediment("status", "--rsm", rsm).stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "orders-0" in shown
+    code, _ = status(rlmm, "--rsm", rsm, "--stuck-after-ms", str(4 * HOUR_MS))
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (AnomalyKind.ORPHAN_OBJECTS, 0),
+        (AnomalyKind.UNREFERENCED_COMPLETE, 1),
+        (AnomalyKind.CORRUPT_OBJECT, 2),
+    ],
+)
+def test_damage_is_critical_and_what_a_run_repairs_is_not(
+    rlmm: RlmmProcess, rsm: str, kind: AnomalyKind, code: int
+) -> None:
+    (orders,) = a_topic("orders", 1)
+    segment_id = finished(rlmm.client, orders, 0, 9).remote_log_segment_id.id
+    rlmm.client.report_anomalies([Anomaly(kind, orders.topic_id, 0, segment_id)], "run")
+    found, document = status(rlmm, "--rsm", rsm)
+    assert (found, document["tier"]["anomalies"][kind.value]) == (code, 1)
+
+
+def test_a_service_that_is_away_is_critical(rlmm: RlmmProcess) -> None:
+    code, document = status(rlmm, "--rsm", NOBODY)
+    assert (code, severities(document)["rsm"]) == (2, "CRITICAL")
+    assert document["tier"] is not None
+    code, document = status(rlmm, "--rlmm", NOBODY)
+    assert (code, document["tier"]) == (2, None)
+
+
+def test_partitions_that_are_marked_are_counted(rlmm: RlmmProcess, rsm: str) -> None:
+    (orders,) = a_topic("orders", 1)
+    finished(rlmm.client, orders, 0, 9)
+    put_deletion(rlmm.client, orders, MARKED)
+    code, document = status(rlmm, "--rsm", rsm)
+    assert (code, document["tier"]["deleting_partitions"]) == (0, 1)
+
+
+def test_an_rlm_reports_what_waits_to_be_copied(
+    rlmm: RlmmProcess, rsm: str, database_url: str, tmp_path: Path, log_dir: Path
+) -> None:
+    files = hourly_log(log_dir)
+    with running_stack(database_url, tmp_path / "own") as stack:
+        rlm = stack.rlm(log_dir, limits=AT_ONCE)
+
+        def add_to(server: grpc.Server) -> None:
+            rlm_grpc.add_RemoteLogManagerServicer_to_server(RemoteLogManagerServicer(rlm), server)
+
+        with served(add_to, "tieredstorage.v1.RemoteLogManager") as (_, address):
+            code, document = status(rlmm, "--rsm", rsm, "--rlm", address)
+    [lag] = document["copy_lags"]
+    assert (code, lag["severity"], lag["broker_id"]) == (0, "OK", rlm.broker_id)
+    assert files is not None
+
+
+def test_the_release_is_shown_without_a_service(rlmm: RlmmProcess) -> None:
+    assert rlmm.sediment("--version").stdout == f"sediment {release()}\n"
