@@ -129,8 +129,9 @@ _OTHERWISE_HERE = (
     ("quota RLM_COPY", "`rate(sediment_rlm_copied_bytes_total[1m])`"),
     (
         "ExpiresPerSec of DelayedRemoteFetchMetrics; size of the purgatory RemoteFetch",
-        "none: fetches do not wait in a purgatory; "
-        "`sediment_rlm_remote_log_reader_task_queue_size` is the number of waiting fetches",
+        "none: reads of the tier do not wait in a purgatory; "
+        "`sediment_rlm_remote_log_reader_task_queue_size` is the number that wait for a thread, "
+        "`sediment_rlm_delayed_fetches` that of fetches that wait for records",
     ),
     (
         "ExpiresPerSec of DelayedRemoteListOffsetsMetrics; size of the purgatory RemoteListOffsets",

@@ -173,6 +173,7 @@ def require_distinct(partitions: Iterable[TopicIdPartition], field: str) -> None
 
 MAX_FETCH_BYTES = 256 * 1024 * 1024
 MAX_FETCH_PARTITIONS = 1_000
+MAX_FETCH_WAIT_MS = 60_000
 
 
 class IsolationLevel(Enum):
@@ -237,13 +238,25 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """The read of several partitions as a consumer, up to `max_bytes` in total."""
+    """The read of several partitions as a consumer, up to `max_bytes` in total.
+
+    Attributes:
+        max_wait_ms: how long to wait while fewer than `min_bytes` can be read; 0: not at all.
+    """
 
     partitions: tuple[FetchPartition, ...]
     max_bytes: int
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    max_wait_ms: int = 0
+    min_bytes: int = 0
 
     def __post_init__(self) -> None:
+        require(
+            0 <= self.max_wait_ms <= MAX_FETCH_WAIT_MS,
+            "max_wait_ms",
+            f"must be 0 to {MAX_FETCH_WAIT_MS}",
+        )
+        require_int32(self.min_bytes, "min_bytes")
         require_count(self.partitions, "partitions", MAX_FETCH_PARTITIONS)
         require(
             0 < self.max_bytes <= MAX_FETCH_BYTES, "max_bytes", f"must be 1 to {MAX_FETCH_BYTES}"

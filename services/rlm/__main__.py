@@ -24,6 +24,7 @@ from services.rlm.collectors import (
 from services.rlm.copy.rules import CopyLagDefaults, CopyQuotaLimit
 from services.rlm.copy.segment import CopyLimits
 from services.rlm.fetch.index_cache import IndexFileLimits
+from services.rlm.fetch.purgatory import PurgatoryLimits
 from services.rlm.fetch.segment_reader import RemoteReadLimits
 from services.rlm.kafka_admin.client import KafkaAdmin
 from services.rlm.kafka_admin.deleted_topics import read_cluster_id
@@ -117,6 +118,8 @@ def _build_manager(
         expiration_threads=settings.remote_log_manager_expiration_thread_pool_size,
         follower_threads=settings.remote_log_manager_follower_thread_pool_size,
         local_retention_interval_s=settings.log_retention_check_interval_ms / 1000,
+        # Waiting fetches leave as many threads to others.
+        purgatory=PurgatoryLimits(max(settings.stream_threads // 2, 1)),
         list_offsets_timeout_s=settings.remote_list_offsets_request_timeout_ms / 1000,
         report_interval_s=settings.report_interval_ms / 1000,
         remover_interval_s=settings.remote_partition_remover_task_interval_ms / 1000,

@@ -57,6 +57,7 @@ from services.rlm.fetch.index_cache import (
     RemoteIndexCache,
 )
 from services.rlm.fetch.offset_finder import OffsetFinder
+from services.rlm.fetch.purgatory import FetchPurgatory, PurgatoryLimits
 from services.rlm.fetch.segment_reader import RemoteReadLimits, RemoteSegmentReader
 from services.rlm.kafka_admin.polled_logs import PolledLogs
 from services.rlm.kafka_admin.poller import ClusterPoller, PolledCluster
@@ -110,6 +111,7 @@ class RlmLimits:
     copy: CopyLimits = field(default_factory=CopyLimits)
     read: RemoteReadLimits = field(default_factory=RemoteReadLimits)
     list_offsets_timeout_s: float = 30.0
+    purgatory: PurgatoryLimits = field(default_factory=PurgatoryLimits)
     index_memory_bytes: int = 32 * 1024 * 1024
     index_files: IndexFileLimits | None = None
     max_partitions: int = 20_000
@@ -205,7 +207,10 @@ class BrokerRemoteLogManager:
             limits.max_partitions,
         )
         remote = RemoteSegmentReader(rsm, rlmm, self._index_cache, limits.read)
-        self._fetcher = Fetcher(self._roles.partition, remote, self.topic_counts)
+        purgatory = FetchPurgatory(
+            self._roles.partition, remote, limits.purgatory, self._stopping, clock
+        )
+        self._fetcher = Fetcher(self._roles.partition, remote, self.topic_counts, purgatory)
         self._offset_finder = OffsetFinder(
             self._roles.partition, remote, rlmm, limits.list_offsets_timeout_s
         )

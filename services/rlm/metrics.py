@@ -174,6 +174,10 @@ REMOTE_DELETE_RETRIABLE_ERRORS = TopicCounter(
     "count these.",
 )
 
+DELAYED_FETCHES = Gauge(
+    "sediment_rlm_delayed_fetches",
+    "Fetches that wait for min_bytes (Kafka: size of the purgatory Fetch).",
+)
 REMOTE_FETCH_REQUESTS = TopicCounter(
     "sediment_rlm_remote_fetch_requests",
     "Fetches of a partition that read from the tier, or failed to (Kafka: "

@@ -220,6 +220,11 @@ class TierState:
         return self._tier
 
     @property
+    def polled_revision(self) -> int | None:
+        """Return the latest revision that is followed; None if nothing follows it."""
+        return None if self._revisions is None else self._revisions.of(self._name)
+
+    @property
     def is_as_polled(self) -> bool:
         """Return whether the last known state is current.
 

@@ -1,5 +1,6 @@
 """Run one suite of reads and offsets on the manager itself and over gRPC, with what gRPC adds."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,6 +96,14 @@ class RlmReadsContract:
         assert answer(0, None) == (FetchError.FENCED_LEADER_EPOCH, None)
         assert answer(3, None) == (FetchError.UNKNOWN_LEADER_EPOCH, None)
         assert answer(None, 0) == (FetchError.NONE, EpochEnd(0, 10))
+
+    def test_a_fetch_waits_for_records(self, rlm: OffsetService) -> None:
+        wanted = (FetchPartition(NAME, 14, EVERYTHING),)
+        began = time.monotonic()
+        request = FetchRequest(wanted, EVERYTHING, max_wait_ms=150, min_bytes=1)
+        (part,) = rlm.fetch(request)
+        assert (part.error, part.record_batches) == (FetchError.NONE, b"")
+        assert time.monotonic() - began >= 0.15
 
     def test_special_offsets(self, rlm: OffsetService) -> None:
         asked = [special for special in SpecialTime if special is not SpecialTime.MAX_TIMESTAMP]

@@ -32,6 +32,7 @@ from services.rlm.fetch.partition_view import (
     OffsetOutOfRangeError,
     PartitionView,
 )
+from services.rlm.fetch.purgatory import FetchPurgatory
 from services.rlm.fetch.segment_reader import (
     LostSegmentError,
     RemoteSegmentReader,
@@ -257,7 +258,9 @@ class Fetcher:
         partition_of: Callable[[TopicIdPartition], Partition],
         remote: RemoteSegmentReader,
         counts: TopicCounts,
+        purgatory: FetchPurgatory,
     ) -> None:
+        self._purgatory = purgatory
         self._partition_of = partition_of
         self._remote = remote
         self._counts = counts
@@ -268,6 +271,7 @@ class Fetcher:
         A read that fails after it returned batches ends without an error; the next fetch, from the
         next offset, returns the error.
         """
+        self._purgatory.hold(request)
         total = RequestBudget(request.max_bytes)
         for wanted in request.partitions:
             budget = PartitionBudget(total, wanted.max_bytes)

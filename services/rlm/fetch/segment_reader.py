@@ -131,7 +131,7 @@ _SKIPPED_AHEAD_BYTES = 64 * 1024
 
 def local_batches(
     log: LocalLog, segment: LocalSegment, offset: int, end_offset: int, takes: TakesBatch
-) -> Iterator[Batch]:
+) -> Generator[Batch, None, None]:
     """Read the complete batches of a local segment from `offset` to `end_offset` (exclusive).
 
     Raises:

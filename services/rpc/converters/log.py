@@ -53,6 +53,8 @@ def fetch_request_to_proto(request: FetchRequest) -> pb.FetchRequest:
         ],
         max_bytes=request.max_bytes,
         isolation_level=isolation_level.to_proto(request.isolation_level),
+        max_wait_ms=request.max_wait_ms,
+        min_bytes=request.min_bytes,
     )
 
 
@@ -63,11 +65,11 @@ def fetch_request_from_proto(message: pb.FetchRequest) -> FetchRequest:
         NotServedError: if this release does not serve it; names the field.
     """
     _refuse(message.role not in _SERVED_ROLES, "role")
-    _refuse(message.max_wait_ms != 0, "max_wait_ms")
-    _refuse(message.min_bytes != 0, "min_bytes")
     partitions = items_from_proto(message.partitions, "partitions", _fetch_partition_from_proto)
     isolation = isolation_from_proto(message.isolation_level)
-    return FetchRequest(partitions, message.max_bytes, isolation)
+    return FetchRequest(
+        partitions, message.max_bytes, isolation, message.max_wait_ms, message.min_bytes
+    )
 
 
 def isolation_from_proto(number: "pb.IsolationLevel.ValueType") -> IsolationLevel:

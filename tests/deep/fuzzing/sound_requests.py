@@ -33,8 +33,6 @@ SETTINGS: Final = {
 _TEXTS = st.sampled_from(["", "why", "run-1"])
 _NOT_SERVED: Final = {
     "FetchRequest.role",
-    "FetchRequest.max_wait_ms",
-    "FetchRequest.min_bytes",
 }
 """Fields that RLM refuses in this release, or some of their values."""
 _PACKAGE = f"{pb.DESCRIPTOR.package}."

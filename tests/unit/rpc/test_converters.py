@@ -364,8 +364,6 @@ def test_every_file_but_the_transaction_index_must_be_announced(missing: Segment
     ("field", "value"),
     [
         ("role", rlm_pb.FETCH_ROLE_FOLLOWER),
-        ("max_wait_ms", 1),
-        ("min_bytes", 1),
         ("role", 99),
     ],
 )

@@ -1,0 +1,149 @@
+"""Let a fetch wait until there is enough to read (Kafka: DelayedFetch)."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from threading import BoundedSemaphore, Event
+
+from services.api.calls import current_call
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import FetchPartition, FetchRequest, IsolationLevel
+from services.records.batches import BatchError
+from services.rlm.fetch.kafka_errors import PARTITION_FAILURES
+from services.rlm.fetch.partition_view import PartitionView
+from services.rlm.fetch.segment_reader import RemoteSegmentReader, local_batches
+from services.rlm.kafka_log.local_log import LocalLog
+from services.rlm.metrics import DELAYED_FETCHES
+from services.rlm.partition import Partition
+
+POLL_S = 0.05
+"""How often a waiting fetch checks whether a log or a revision has changed."""
+
+_UNFOLLOWED_S = 1.0
+"""How often it reads RLMM if nothing follows the revision of its partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class PurgatoryLimits:
+    """The limit of waiting fetches: each holds a thread of the server.
+
+    Attributes:
+        most: fetches that wait at once; others are answered at once.
+    """
+
+    most: int = 8
+
+
+class FetchPurgatory:
+    """Hold fetches back while there is less to read than they ask for. Thread-safe.
+
+    New records of a log, a higher high watermark and new segments of the tier end the wait; so does
+    an error of any partition, which the answer then has.
+
+    Args:
+        stopping: ends all waits.
+    """
+
+    def __init__(
+        self,
+        partition_of: Callable[[TopicIdPartition], Partition],
+        remote: RemoteSegmentReader,
+        limits: PurgatoryLimits,
+        stopping: Event,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._partition_of = partition_of
+        self._remote = remote
+        self._places = BoundedSemaphore(limits.most)
+        self._stopping = stopping
+        self._clock = clock
+
+    def hold(self, request: FetchRequest) -> None:
+        """Wait until `min_bytes` can be read, or `max_wait_ms` have passed."""
+        if request.max_wait_ms == 0 or request.min_bytes == 0:
+            return
+        until_s = self._clock() + request.max_wait_ms / 1000
+        partitions = [self._partition_of(p.topic_id_partition) for p in request.partitions]
+        seen = self._changes(partitions)
+        if self._has_enough(request, partitions) or not self._places.acquire(blocking=False):
+            return
+        DELAYED_FETCHES.inc()
+        try:
+            while (left_s := until_s - self._clock()) > 0 and current_call().is_active():
+                if self._stopping.wait(min(POLL_S, left_s)):
+                    return
+                now = self._changes(partitions)
+                if now != seen and self._has_enough(request, partitions):
+                    return
+                seen = now
+        finally:
+            DELAYED_FETCHES.dec()
+            self._places.release()
+
+    def _changes(self, partitions: Sequence[Partition]) -> list[object]:
+        """Return what differs once there is something new; cheap while there is not."""
+        return [self._change_of(partition) for partition in partitions]
+
+    def _change_of(self, partition: Partition) -> object:
+        try:
+            log = partition.role.local.read() if partition.role.local else None
+        except PARTITION_FAILURES as e:
+            return type(e)
+        if log is not None:
+            # The same object as long as nothing changes, and kept in `seen` until the next check.
+            return _Same(log)
+        revision = partition.tier.polled_revision
+        return int(self._clock() / _UNFOLLOWED_S) if revision is None else revision
+
+    def _has_enough(self, request: FetchRequest, partitions: Sequence[Partition]) -> bool:
+        missing = min(request.min_bytes, request.max_bytes)
+        for wanted, partition in zip(request.partitions, partitions, strict=True):
+            view = PartitionView(partition, self._remote)
+            try:
+                missing -= _readable_bytes(view, wanted, request.isolation_level, missing)
+            except (*PARTITION_FAILURES, BatchError):
+                return True
+            if missing <= 0:
+                return True
+        return False
+
+
+class _Same:
+    """Compares equal only for the same log object."""
+
+    def __init__(self, log: LocalLog) -> None:
+        self._log = log
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other._log is self._log
+
+    def __hash__(self) -> int:
+        return id(self._log)
+
+
+def _readable_bytes(
+    view: PartitionView, wanted: FetchPartition, isolation: IsolationLevel, enough: int
+) -> int:
+    """Count the bytes that a reader of one partition would get, up to `enough`.
+
+    What is not in the active segment counts as enough, as in Kafka.
+    """
+    offset = wanted.fetch_offset
+    bounds = view.find_bounds(offset, isolation)
+    if not bounds.log_start_offset <= offset <= bounds.log_end_offset:
+        return enough
+    end = bounds.end_for(isolation)
+    if offset >= end:
+        return 0
+    log = view.log
+    segment = log.segment_for(offset) if log else None
+    if log is None or segment is None or segment.is_rolled:
+        return enough
+    found = 0
+    with closing(local_batches(log, segment, offset, end, lambda _: True)) as batches:
+        for batch in batches:
+            found += batch.size_bytes
+            if found >= min(enough, wanted.max_bytes):
+                break
+    return min(found, wanted.max_bytes)
