@@ -10,7 +10,7 @@ import grpc
 import typer
 
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
-from services.api.remote_log_manager import RemoteLogManager
+from services.api.offset_queries import OffsetService
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
 from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects
 from services.cli.output import CommandError, Format
@@ -53,7 +53,7 @@ def connected_rlmm(
 
 
 @contextmanager
-def connected_rlm(address: str | None, data_dir: Path | None) -> Iterator[RemoteLogManager]:
+def connected_rlm(address: str | None, data_dir: Path | None) -> Iterator[OffsetService]:
     with _channel("rlm", address, data_dir) as (channel, where):
         yield RemoteLogManagerClient(channel, where)
 

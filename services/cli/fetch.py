@@ -2,13 +2,14 @@
 
 import base64
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Annotated, Any
 
 import typer
 
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_manager import RecordSource, RemoteLogManager
+from services.api.remote_log_manager import IsolationLevel, RecordSource, RemoteLogManager
+from services.api.validation import INT64_MAX
 from services.cli.connections import (
     DataDir,
     JsonOrTable,
@@ -20,7 +21,16 @@ from services.cli.connections import (
     connected_rlmm,
     find_partition,
 )
-from services.cli.output import EXIT_PARTIAL, Format, print_json, print_line, say, time_text
+from services.cli.offsets import TIME_HELP, Isolation, IsolationOption, offset_at, time_ms
+from services.cli.output import (
+    EXIT_PARTIAL,
+    CommandError,
+    Format,
+    print_json,
+    print_line,
+    say,
+    time_text,
+)
 from services.cli.records import UnreadableBatchError, decoded, raise_unreadable
 from services.common.inflate import DEFAULT_LIMIT_BYTES
 
@@ -34,7 +44,23 @@ PrintedRecord = dict[str, Any]
 @app.command()
 def fetch(
     topic_partition: TopicPartition,
-    offset: Annotated[int, typer.Option(min=0, help="The first offset to print.")],
+    offset: Annotated[
+        int | None, typer.Option(min=0, help="The first offset to print; or give --from-time.")
+    ] = None,
+    from_time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help=f"Begin at the first record of this time or later. {TIME_HELP}"
+        ),
+    ] = None,
+    to_time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="End before the first record of this time or later, as --from-time.",
+        ),
+    ] = None,
+    isolation: IsolationOption = Isolation.READ_UNCOMMITTED,
     max_records: Annotated[int, typer.Option(min=1, help="Print at most this many.")] = 10,
     max_batch_bytes: Annotated[
         int,
@@ -54,7 +80,7 @@ def fetch(
     Exit codes:
       0  all records were printed
       1  batches were skipped, each with its reason on standard error
-      2  the partition is unknown
+      2  the partition is unknown, or a time is none
       3  RLM or RLMM could not be reached, or the fetch failed
     """
     skipped = 0
@@ -64,11 +90,18 @@ def fetch(
         skipped += 1
         say(str(error))
 
+    if (offset is None) == (from_time is None):
+        raise CommandError("give either --offset or --from-time")
+    since_ms = None if from_time is None else time_ms(from_time)
+    until_ms = None if to_time is None else time_ms(to_time)
     with connected_rlmm(rlmm, data_dir) as metadata:
         tp = find_partition(metadata, topic_partition)
     with connected_rlm(rlm, data_dir) as manager:
-        found = records(manager, tp, offset, max_batch_bytes, skip)
-        for record in islice(found, max_records):
+        if since_ms is not None:
+            offset = offset_at(manager, tp, since_ms, isolation)
+        end = INT64_MAX if until_ms is None else offset_at(manager, tp, until_ms, isolation)
+        found = records(manager, tp, offset or 0, max_batch_bytes, skip, isolation.level)
+        for record in islice(takewhile(lambda r: r["offset"] < end, found), max_records):
             if output is Format.JSON:
                 print_json(record)
             else:
@@ -83,9 +116,10 @@ def records(
     offset: int,
     batch_limit_bytes: int = DEFAULT_LIMIT_BYTES,
     unreadable: Callable[[UnreadableBatchError], None] = raise_unreadable,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> Iterator[PrintedRecord]:
     """Read records from `offset` on, in the printed form; the arguments are those of `decoded`."""
-    found = decoded(manager, tp, offset, batch_limit_bytes, unreadable)
+    found = decoded(manager, tp, offset, batch_limit_bytes, unreadable, isolation)
     return (_printed(record, source) for record, source in found)
 
 

@@ -19,6 +19,7 @@ COMMANDS = {
     "up": ("up", "Run PostgreSQL, an S3 server and the services on this machine."),
     "ship": ("ship", "Copy every rolled segment that is not in the tier yet, once."),
     "fetch": ("fetch", "Print records from the tier and from local disk."),
+    "offsets": ("offsets", "Show where a partition's log starts and ends, and find times."),
     "segments": ("segments", "List a partition's segments in the tier."),
     "events": ("segments", "Show who changed a partition, when and why."),
     "explain": ("explain", "Explain why a segment is kept, expires or was deleted."),

@@ -1,6 +1,7 @@
 """Read and decode the records of a partition, each batch within a limit of memory."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from struct import Struct
@@ -13,9 +14,11 @@ from kafka.record.util import decode_varint
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import (
+    AbortedTransaction,
     FetchError,
     FetchPartition,
     FetchRequest,
+    IsolationLevel,
     RecordSource,
     RemoteLogManager,
 )
@@ -28,6 +31,7 @@ from services.common.inflate import (
     inflate,
 )
 from services.records.batches import HEADER_BYTES, Batch, BatchError, walk_batches
+from services.records.committed import CommittedReader
 
 FETCH_BYTES = 1024 * 1024
 
@@ -57,8 +61,11 @@ def decoded(
     offset: int,
     batch_limit_bytes: int = DEFAULT_LIMIT_BYTES,
     unreadable: Callable[[UnreadableBatchError], None] = raise_unreadable,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> Iterator[tuple[Any, RecordSource | None]]:
     """Read the records from `offset` to the end of the log, each with its source.
+
+    With READ_COMMITTED records of aborted transactions are left out.
 
     Args:
         batch_limit_bytes: most bytes that the records of one batch may have, decompressed.
@@ -68,11 +75,16 @@ def decoded(
         CommandError: a fetch failed; names the offset.
     """
     while True:
-        runs, log_end = _fetch_once(manager, tp, offset)
-        if not runs:
+        answer = _fetch_once(manager, tp, offset, isolation)
+        if not answer.runs:
             return
-        for source, data in runs:
+        reader = CommittedReader()
+        reader.add(answer.aborted)
+        for source, data in answer.runs:
             for batch in _batches(tp, data):
+                if reader.skips(batch):
+                    offset = max(offset, batch.last_offset + 1)
+                    continue
                 try:
                     for record in _records_of(batch, batch_limit_bytes):
                         if record.offset >= offset:
@@ -80,15 +92,29 @@ def decoded(
                 except _UNREADABLE as e:
                     unreadable(_unreadable(tp, batch, batch_limit_bytes, e))
                 offset = max(offset, batch.last_offset + 1)
-        if offset >= log_end:
+        if offset >= answer.end_offset:
             return
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """An answer to one fetch.
+
+    Attributes:
+        runs: whole batches, by their source.
+        end_offset: the offset after the last one that the reader may get.
+    """
+
+    runs: list[tuple[RecordSource | None, bytes]]
+    aborted: list[AbortedTransaction]
+    end_offset: int
+
+
 def _fetch_once(
-    manager: RemoteLogManager, tp: TopicIdPartition, offset: int
-) -> tuple[list[tuple[RecordSource | None, bytes]], int]:
-    """Fetch once: return whole batches by their source, and the log's end."""
-    request = FetchRequest((FetchPartition(tp, offset, FETCH_BYTES),), FETCH_BYTES)
+    manager: RemoteLogManager, tp: TopicIdPartition, offset: int, isolation: IsolationLevel
+) -> _Answer:
+    wanted = (FetchPartition(tp, offset, FETCH_BYTES),)
+    request = FetchRequest(wanted, FETCH_BYTES, isolation)
     parts = list(manager.fetch(request))
     for part in parts:
         if part.error is not FetchError.NONE:
@@ -99,7 +125,8 @@ def _fetch_once(
         (source, b"".join(part.record_batches for part in run))
         for source, run in groupby(filled, key=attrgetter("source"))
     ]
-    return runs, max((part.high_watermark for part in parts), default=-1)
+    aborted = [transaction for part in parts for transaction in part.aborted_transactions]
+    return _Answer(runs, aborted, max((part.high_watermark for part in parts), default=-1))
 
 
 _UNREADABLE = (InflatedTooLargeError, TooManyHeadersError, DamagedDataError, CorruptRecordError)

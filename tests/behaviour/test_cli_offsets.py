@@ -1,0 +1,114 @@
+"""Test `sediment offsets`, and `sediment fetch` by time and with read_committed."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from demos.stage import link_log_dir
+from services.api.ids import uuid_to_text
+from services.records.decode import RecordColumns, decode
+from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.servicer import RemoteLogManagerServicer
+from tests.harness.committed_reads import batches_in
+from tests.harness.grpc_server import served
+from tests.harness.sediment_command import Completed, sediment
+from tests.harness.ship_stack import BUNDLED, Stack, bundled_name, bytes_of
+from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
+
+PAYMENTS = bundled_name("payments")
+LOG = BUNDLED / "payments-0"
+END = 504
+
+
+@pytest.fixture
+def address(stack: Stack, tmp_path: Path) -> Iterator[str]:
+    """An RLM over the bundled log; nothing is in the tier."""
+    link_log_dir(BUNDLED, tmp_path / "linked")
+    rlm: BrokerRemoteLogManager = stack.rlm(tmp_path / "linked")
+
+    def add_to(server: grpc.Server) -> None:
+        pb_grpc.add_RemoteLogManagerServicer_to_server(RemoteLogManagerServicer(rlm), server)
+
+    with served(add_to, "tieredstorage.v1.RemoteLogManager") as (_, address):
+        yield address
+
+
+def run(address: str, command: str, *options: object) -> Completed:
+    name = f"{uuid_to_text(PAYMENTS.topic_id)}:payments-0"
+    return sediment(command, name, f"--rlm={address}", f"--rlmm={address}", *options)
+
+
+def lines(done: Completed) -> list[dict[str, object]]:
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def records(*, with_control: bool = False) -> list[tuple[int, int]]:
+    """Return (time, offset) of the records, aborted ones too."""
+    columns = RecordColumns()
+    for batch in batches_in(bytes_of(LOG)):
+        if with_control or not batch.is_control:
+            decode(batch, 0, 2**62, 2**30, columns)
+    return list(zip(columns.timestamps_ms, columns.offsets, strict=True))
+
+
+def first_at(time_ms: int) -> int:
+    """Return the first offset of a time or later; control records count, as in Kafka."""
+    return next(offset for at, offset in records(with_control=True) if at >= time_ms)
+
+
+def test_offsets_shows_starts_and_ends_and_finds_times(address: str) -> None:
+    time_ms, _ = records()[100]
+    done = run(address, "offsets", "-o", "json", "--time", time_ms, "--time", "2100-01-01T00:00Z")
+    found = {str(line["of"]): line["offset"] for line in lines(done)}
+    assert found.pop("max_timestamp") is not None
+    assert found == {
+        "latest": END,
+        "earliest": 0,
+        "earliest_local": 0,
+        "latest_tiered": -1,
+        "earliest_pending_upload": 0,
+        str(time_ms): first_at(time_ms),
+        "2100-01-01T00:00Z": -1,
+    }
+
+
+def test_offsets_as_a_table(address: str) -> None:
+    done = run(address, "offsets")
+    assert done.returncode == 0, done.stderr
+    assert "earliest_pending_upload" in done.stdout
+
+
+@pytest.mark.parametrize("text", ["yesterday", "-5", "1969-12-31", ""])
+def test_what_is_no_time_is_named(address: str, text: str) -> None:
+    done = run(address, "offsets", f"--time={text}")
+    assert done.returncode == 2
+    assert repr(text) in done.stderr
+
+
+def test_fetch_from_a_time_to_a_time(address: str) -> None:
+    since, until = records()[150][0], records()[300][0]
+    options = ("--from-time", since, "--to-time", until, "--max-records", 10_000, "-o", "json")
+    found = [line["offset"] for line in lines(run(address, "fetch", *options))]
+    wanted = range(first_at(since), first_at(until))
+    assert found == [offset for _, offset in records() if offset in wanted]
+    assert len(found) > 100
+
+
+def test_fetch_of_committed_records(address: str) -> None:
+    options = ("--offset", 0, "--max-records", 10_000, "-o", "json")
+    everything = [line["offset"] for line in lines(run(address, "fetch", *options))]
+    committed = lines(run(address, "fetch", *options, "--isolation", "read_committed"))
+    assert everything == [offset for _, offset in records()]
+    skipped = set(everything) - {line["offset"] for line in committed}
+    assert len(skipped) > 20
+
+
+@pytest.mark.parametrize("options", [(), ("--offset", 1, "--from-time", 5)])
+def test_fetch_needs_one_place_to_begin(address: str, options: tuple[object, ...]) -> None:
+    done = run(address, "fetch", *options)
+    assert done.returncode == 2
+    assert "either --offset or --from-time" in done.stderr
