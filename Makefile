@@ -11,6 +11,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
+EXPORT_VENV := .venv-export
 BIN := $(VENV)/bin
 PROTOS := $(shell find protos -name '*.proto')
 PLUGIN_SOURCES := kafka_plugin/pom.xml $(shell find kafka_plugin/src/main -type f) $(PROTOS)
@@ -61,6 +62,25 @@ $(VENV)/.spark: $(VENV)/.runtime
 	$(call LOCKED,services spark)
 	@touch $@
 
+# `main.py export` needs the Spark that Delta is made for: an environment and a lock of its own (ADR 0018).
+# PySpark is built by the build tools, so that these come first. Without the hooks, because gen/ is compiled already.
+$(EXPORT_VENV)/.installed: requirements-export.lock supply_chain/export/pom.xml $(VENV)/.runtime
+	@command -v mvn >/dev/null || { echo "make: needs Maven to fetch Delta's jars" >&2; exit 1; }
+	$(BIN)/python -m venv --clear $(EXPORT_VENV)
+	for sets in build "services spark build"; do \
+	  $(BIN)/python -m supply_chain.requirements --lock requirements-export.lock $$sets > $@.txt; \
+	  $(EXPORT_VENV)/bin/pip install --quiet --disable-pip-version-check --no-build-isolation \
+	    --require-hashes --requirement $@.txt; \
+	done
+	HATCH_BUILD_NO_HOOKS=true $(EXPORT_VENV)/bin/pip install --quiet --disable-pip-version-check \
+	  --no-build-isolation --no-deps --editable .
+	mvn -q -B -Dstyle.color=never -f supply_chain/export/pom.xml dependency:copy-dependencies \
+	  -DoutputDirectory="$$($(EXPORT_VENV)/bin/python -c 'import pyspark; print(pyspark.__path__[0])')/jars"
+	@touch $@
+
+.PHONY: install-export
+install-export: $(EXPORT_VENV)/.installed ## Install what `main.py export` needs into .venv-export (Java 17, Maven)
+
 .PHONY: install
 install: $(VENV)/.runtime ## Install what running needs into .venv
 
@@ -74,9 +94,12 @@ install-spark: $(VENV)/.spark ## Install what sweeps need besides into .venv
 install-kafka: $(VENV)/.kafka ## Install what the demos with a broker need besides into .venv
 
 .PHONY: lock
-lock: $(VENV)/.dev ## Pin the newest versions, with hashes, into requirements.lock (UPGRADE= keeps what is pinned)
+lock: $(VENV)/.dev ## Pin the newest versions, with hashes, into requirements*.lock (UPGRADE= keeps what is pinned)
 	$(BIN)/uv pip compile --quiet $(UPGRADE) --universal --python-version 3.11 --all-extras --generate-hashes \
 	  pyproject.toml --output-file requirements.lock
+	cp requirements.lock requirements-export.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra spark --extra build --generate-hashes \
+	  --constraint supply_chain/export/constraints.txt pyproject.toml --output-file requirements-export.lock
 
 .PHONY: protos
 protos: $(VENV)/.dev ## Compile protos/ into gen/
@@ -149,7 +172,7 @@ test-deep: $(VENV)/.dev ## Run the deep tests: kills, faults, outages, histories
 	  -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: test-long
-test-long: $(VENV)/.dev $(VENV)/.spark build/.plugin ## Run what .ci/run leaves out: long stories and variants, random examples (hours)
+test-long: $(VENV)/.dev $(VENV)/.spark build/.plugin $(EXPORT_VENV)/.installed ## Run what .ci/run leaves out: long stories and variants, random examples (hours)
 	HYPOTHESIS_PROFILE=long $(BIN)/pytest -m "long or property" tests/unit tests/contract tests/behaviour tests/deep tests/kafka tests/plugin tests/spark \
 	  -n 2 --dist loadfile $(PYTEST_ARGS)
 
@@ -186,6 +209,10 @@ test-minio: minio ## Run the tests of RSM over real MinIO (Go 1.24)
 .PHONY: test-spark
 test-spark: $(VENV)/.dev $(VENV)/.spark ## Run the tests of the sweeps on a Spark cluster of processes (Java 17)
 	$(BIN)/pytest -m "not long" tests/spark -n 2 --dist loadfile $(PYTEST_ARGS)
+
+.PHONY: test-export
+test-export: $(VENV)/.dev $(VENV)/.spark $(EXPORT_VENV)/.installed ## Run the tests of `main.py export` and of the data sources with its Spark (Java 17, Maven)
+	$(BIN)/pytest tests/spark/test_export.py $(PYTEST_ARGS)
 
 .PHONY: helm-check
 helm-check: $(VENV)/.dev $(VENV)/.spark ## Check the chart and the images, and run what the chart renders (Java 17)
@@ -235,4 +262,4 @@ build/googleapis: $(VENV)/.dev
 
 .PHONY: clean
 clean: ## Remove what was built and installed here
-	rm -rf $(VENV) gen build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(EXPORT_VENV) gen build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

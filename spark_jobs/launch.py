@@ -33,6 +33,7 @@ class JobConfig(Protocol):
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _AGAIN_S = 0.1
+_STOPPED = "stopped; run the command again to finish what it began"
 
 
 class Report(Protocol):
@@ -60,7 +61,7 @@ def launch(
         SweepError: the job could not start or continue, or was stopped by a signal.
     """
     options, plan_id = config.options, uuid4().hex
-    with service_errors(), _stopped_by_signals(), scratch_directory() as scratch:
+    with service_errors(), stopped_by_signals(), scratch_directory() as scratch:
         options.services.require_reachable()
         _require_known(options)
         directory = _made((options.local_work_dir or scratch).absolute() / plan_id)
@@ -85,7 +86,7 @@ def _run(
             this.directory.mkdir()
     this.say(f"plan {this.plan_id}: starting Spark")
     with open_spark(this, options, scratch) as engine:
-        _listen_for_signals()  # Spark has replaced our handler by its own
+        listen_for_signals()  # Spark has replaced our handler by its own
         return run_job(engine, this, config)
 
 
@@ -99,16 +100,15 @@ def run_as_program(
     try:
         with service_errors():
             config = parse()
-        report = launch(
-            job, config, run_job, lambda text: _print_line(f"{job}: {text}"), sys.stdout
-        )
+        report = launch(job, config, run_job, lambda text: print_line(f"{job}: {text}"), sys.stdout)
     except SweepError as e:
-        _print_line(f"{job}: {e}")
+        print_line(f"{job}: {e}")
         return e.exit_code
     return report.exit_code
 
 
-def _print_line(text: str) -> None:
+def print_line(text: str) -> None:
+    """Write a line to standard error, with characters that a terminal would obey escaped."""
     sys.stderr.write(f"{printable(text)}\n")
 
 
@@ -187,20 +187,21 @@ def _stop_later(lost: "sys.UnraisableHookArgs") -> None:
         sys.__unraisablehook__(lost)
 
 
-def _listen_for_signals() -> None:
+def listen_for_signals() -> None:
+    """Let SIGTERM and SIGINT stop the job in the block of `stopped_by_signals`."""
     for number in _SIGNALS:
         signal.signal(number, _stop)
 
 
 @contextmanager
-def _stopped_by_signals() -> Iterator[None]:
+def stopped_by_signals(text: str = _STOPPED) -> Iterator[None]:
+    """Turn SIGTERM and SIGINT into SweepError with `text`. Must be entered in the main thread."""
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     hook_before, sys.unraisablehook = sys.unraisablehook, _stop_later
-    _listen_for_signals()
+    listen_for_signals()
     try:
         yield
     except _StoppedError as e:
-        text = "stopped; run the command again to finish what it began"
         raise SweepError(text, 128 + e.number) from e
     finally:
         for number, handler in before.items():

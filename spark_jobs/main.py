@@ -41,11 +41,17 @@ def _check(name: str, parse: Callable[[], ConfigT]) -> int:
     return run_as_program(name, parse, run)
 
 
+def _export(argv: Sequence[str]) -> int:
+    # Not at the top: it needs Spark and the records source, which sweeps do without.
+    return int(import_module("spark_jobs.export.job").run_as_program(argv))
+
+
 JOBS: dict[str, Job] = {
     "retention": _retention,
     "removal": _removal,
     "reconcile": _reconcile,
     "scrub": _scrub,
+    "export": _export,
 }
 
 

@@ -163,10 +163,10 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     add("--conf", action="append", default=[], metavar="KEY=VALUE", help="a property of Spark")
     add("--work-dir", help="directory or URI that every executor must see; kept")
     add("--report", type=Path, help="file for the report; default: standard output")
-    _add_security_options(parser)
+    add_security_options(parser)
 
 
-def _add_security_options(parser: argparse.ArgumentParser) -> None:
+def add_security_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of TLS; every executor must have the files at the same paths."""
     add = parser.add_argument
     chosen = SecurityOptions.from_environment(os.environ)

@@ -27,6 +27,7 @@ _CAUSES = (
     re.compile(r"Job aborted due to stage failure: (?P<cause>.+)$", re.M),
     re.compile(r"^(?P<cause>[\w.]+(?:Error|Exception): .+)$", re.M),
 )
+_HINT = "run the command again, with --work-dir to keep Spark's log"
 _IS_DIRECTORY = re.compile(r"Mkdirs|FileSystem|AccessDenied|AccessControl|NoSuchBucket|hadoop\.fs")
 
 
@@ -131,11 +132,12 @@ def _of_wave(wave: Wave) -> Iterator[Column]:
 
 
 @contextmanager
-def spark_errors(directory: str | None = None) -> Iterator[None]:
+def spark_errors(directory: str | None = None, hint: str = _HINT) -> Iterator[None]:
     """Turn errors of Spark into SweepError with one line.
 
     Args:
         directory: what is written to inside; named if it cannot be.
+        hint: what to do next.
     """
     try:
         yield
@@ -146,9 +148,7 @@ def spark_errors(directory: str | None = None) -> Iterator[None]:
                 f"--work-dir: executors cannot write to {directory}: {cause}; name a "
                 "directory that all of them may write to"
             ) from e
-        raise SweepError(
-            f"{cause}; run the command again, with --work-dir to keep Spark's log"
-        ) from e
+        raise SweepError(f"{cause}; {hint}") from e
 
 
 def _cause(error: Exception) -> str:

@@ -38,18 +38,31 @@ class SparkSettings:
 
     Attributes:
         conf: Spark's properties and their values, as in --conf.
+        defaults: properties that a job needs, if they are not set elsewhere.
     """
 
     master: str | None = None
     driver_memory: str | None = None
     conf: tuple[tuple[str, str], ...] = ()
+    defaults: tuple[tuple[str, str], ...] = ()
 
 
 @contextmanager
 def spark_session(
     name: str, scratch: Path, log_path: Path, settings: SparkSettings | None = None
 ) -> Iterator[SparkSession]:
+    """Start a Spark session; see `java_and_spark`."""
+    with java_and_spark(name, scratch, log_path, settings) as (_, spark):
+        yield spark
+
+
+@contextmanager
+def java_and_spark(
+    name: str, scratch: Path, log_path: Path, settings: SparkSettings | None = None
+) -> Iterator[tuple[JavaGateway, SparkSession]]:
     """Start a Spark session, or use that of the spark-submit that runs this process.
+
+    Yields its JVM too.
 
     Args:
         scratch: directory for Spark's files on this machine; must outlive the session.
@@ -67,12 +80,12 @@ def spark_session(
         chosen.set(key, value)
     with _no_java_left_behind(), _environment(scratch, settings):
         gateway = _launched(chosen, log_path)
-        _set_defaults(chosen, gateway, scratch, is_submitted)
+        _set_defaults(chosen, gateway, scratch, is_submitted, settings)
         spark = SparkSession(SparkContext(conf=chosen, gateway=gateway))
     try:
         if is_submitted:
             _ship_packages(spark, scratch)
-        yield spark
+        yield gateway, spark
     finally:
         _stop_session(spark, gateway)
 
@@ -90,7 +103,11 @@ def _chosen(name: str, settings: SparkSettings) -> Iterator[tuple[str, str]]:
 
 
 def _set_defaults(
-    chosen: SparkConf, gateway: JavaGateway, scratch: Path, is_submitted: bool
+    chosen: SparkConf,
+    gateway: JavaGateway,
+    scratch: Path,
+    is_submitted: bool,
+    settings: SparkSettings,
 ) -> None:
     """Add our defaults of the properties that neither the command line nor Spark's files set."""
     known = gateway.jvm.SparkConf(True)
@@ -99,6 +116,7 @@ def _set_defaults(
         "spark.sql.session.timeZone": "UTC",
         # A task that is slow for once does not hold up all; each is safe to run twice.
         "spark.speculation": "true",
+        **dict(settings.defaults),
     }
     if not is_submitted and master.startswith("local"):
         defaults |= {

@@ -3,14 +3,15 @@
     python -m supply_chain.requirements services embedded > build/requirements.txt
     pip install --require-hashes --requirement build/requirements.txt
 
-The set `services` is the project's own dependencies; the others are its extras. Uses the standard
-library alone, because nothing is installed yet.
+The set `services` is the project's own dependencies; the others are its extras. `--lock FILE`
+before the sets takes another lock: requirements-export.lock, for `main.py export`. Uses the
+standard library alone, because nothing is installed yet.
 """
 
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,10 @@ from supply_chain.bill_of_materials import canonical
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "requirements.lock"
+EXPORT_LOCK = ROOT / "requirements-export.lock"
+"""Of the environment of `main.py export`: an older Spark, and nothing but `services`, `spark` and
+`build`."""
+
 SERVICES = "services"
 
 
@@ -32,13 +37,13 @@ class Locked:
     text: str
 
 
-def locked(*sets: str) -> list[Locked]:
-    """Return the entries that the sets need, in the lock's order."""
-    entries = list(_entries())
+def locked(*sets: str, lock: Path = LOCK) -> list[Locked]:
+    """Return the entries of a lock that the sets need, in its order."""
+    entries = list(_entries(lock))
     needed = {name for each in sets for name in _declared(each)}
     missing = needed - {entry.name for entry in entries}
     if missing:
-        raise LookupError(f"{LOCK.name} lacks {', '.join(sorted(missing))}; run `make lock`")
+        raise LookupError(f"{lock.name} lacks {', '.join(sorted(missing))}; run `make lock`")
     while more := {e.name for e in entries if e.required_by & needed} - needed:
         needed |= more
     return [entry for entry in entries if entry.name in needed]
@@ -49,8 +54,8 @@ def sets() -> list[str]:
     return [SERVICES, *_project()["optional-dependencies"]]
 
 
-def _entries() -> Iterator[Locked]:
-    for text in re.split(r"^(?=\w)", LOCK.read_text(), flags=re.MULTILINE)[1:]:
+def _entries(lock: Path) -> Iterator[Locked]:
+    for text in re.split(r"^(?=\w)", lock.read_text(), flags=re.MULTILINE)[1:]:
         name, version = text.split(maxsplit=1)[0].split("==")
         # uv's annotation: "# via a", or "# via" and a line for each.
         parents = re.findall(r"^    #(?: via|  ) +(\S+)", text, re.MULTILINE)
@@ -75,5 +80,13 @@ def _project() -> dict[str, Any]:
     return dict(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"])
 
 
+def main(argv: Sequence[str]) -> None:
+    """Print the entries that the command line asks for."""
+    lock, names = LOCK, list(argv)
+    if names[:1] == ["--lock"]:
+        lock, names = ROOT / names[1], names[2:]
+    sys.stdout.writelines(entry.text for entry in locked(*names, lock=lock))
+
+
 if __name__ == "__main__":
-    sys.stdout.writelines(entry.text for entry in locked(*sys.argv[1:]))
+    main(sys.argv[1:])

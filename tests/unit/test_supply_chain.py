@@ -7,10 +7,11 @@ import pytest
 
 from hatch_build import ROOT
 from supply_chain.bill_of_materials import check_allowed, complete, licence_of
-from supply_chain.requirements import LOCK, locked, sets
+from supply_chain.requirements import EXPORT_LOCK, LOCK, locked, sets
 from tests.licences import SETS, installed, packages
 
 PAGE = ROOT / "docs" / "licences.md"
+EXPORT_POM = ROOT / "supply_chain" / "export" / "pom.xml"
 PIP = re.compile(r"pip\S* (?:--python \S+ )?(?:install|wheel) .*")
 
 
@@ -36,6 +37,17 @@ def test_the_build_tools_are_locked() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = set(project["build-system"]["requires"])
     assert wanted <= {f"{entry.name}=={entry.version}" for entry in locked("build")}
+
+
+def test_the_lock_of_exports_differs_in_spark_alone() -> None:
+    needed = ("services", "spark", "build")
+    own = {entry.name: entry.version for entry in locked(*needed, lock=EXPORT_LOCK)}
+    ours = {entry.name: entry.version for entry in locked(*needed)}
+    assert {name for name in own | ours if own.get(name) != ours.get(name)} == {"pyspark"}
+    assert EXPORT_LOCK.read_text().count("--hash=sha256:") > len(own)
+    made_for = re.search(r"<artifactId>delta-spark_([\d.]+)_", EXPORT_POM.read_text())
+    assert made_for is not None
+    assert own["pyspark"].startswith(f"{made_for[1]}.")
 
 
 def test_an_unknown_set_is_named() -> None:

@@ -1,0 +1,1 @@
+"""Export the records of tiered topics into a table."""

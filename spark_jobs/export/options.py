@@ -1,0 +1,95 @@
+"""Declare the options of an export and their defaults."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.api.validation import require
+from spark_jobs.options import RETRY_FOR_S, add_security_options, properties_of
+from spark_jobs.records.options import COMMITTED, UNCOMMITTED, records_options
+from spark_jobs.spark_session import SparkSettings
+
+JOB = "export"
+MAX_OFFSETS = 1_000_000
+_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+_OURS = (
+    ("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension"),
+    ("spark.sql.catalog.spark_catalog", _CATALOG),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """Options of an export, named as on the command line.
+
+    Attributes:
+        source: the options of `sediment-records` that the command line gives.
+        table: path or URI of the table.
+        max_offsets: most offsets of a partition in one commit of the table.
+        skip_lost: go on behind offsets that were deleted before they were exported.
+        report: file for the report, JSON; None for standard output.
+    """
+
+    source: Mapping[str, str]
+    table: str
+    max_offsets: int
+    skip_lost: bool
+    spark: SparkSettings
+    report: Path | None
+
+    def __post_init__(self) -> None:
+        require(self.max_offsets >= 1, "--max-offsets", "must be positive")
+        usable = bool(self.table) and "`" not in self.table
+        require(usable, "--table", f"must be a path or a URI, is {self.table!r}")
+        if self.report is not None:
+            writable = self.report.parent.is_dir() and not self.report.is_dir()
+            require(writable, "--report", f"{self.report} must be a file in an existing directory")
+        records_options(self.source)
+
+
+def parse_args(argv: Sequence[str]) -> ExportOptions:
+    """Parse a command line.
+
+    Raises:
+        InvalidRequestError: a value is out of bounds; names the option.
+    """
+    parser = argparse.ArgumentParser(prog=JOB, description=__doc__)
+    add = parser.add_argument
+    add("--rsm", required=True, metavar="HOST:PORT")
+    add("--rlmm", required=True, metavar="HOST:PORT")
+    add("--topic", dest="topics", action="append", required=True, help="may be repeated")
+    add("--table", required=True, help="path or URI of a Delta table; made if there is none")
+    add("--isolation", choices=[COMMITTED, UNCOMMITTED], default=COMMITTED)
+    add("--max-offsets", type=int, default=MAX_OFFSETS, help="of a partition in one commit")
+    add("--skip-lost", action="store_true", help="go on behind offsets that are gone")
+    add("--retry-for-s", type=float, default=RETRY_FOR_S)
+    add("--master", help="Spark's; ignored under spark-submit")
+    add("--driver-memory", help="of Spark's driver; ignored under spark-submit")
+    add("--conf", action="append", default=[], metavar="KEY=VALUE", help="a property of Spark")
+    add("--report", type=Path, help="file for the report; default: standard output")
+    add_security_options(parser)
+    found = parser.parse_args(argv)
+    spark = SparkSettings(
+        found.master, found.driver_memory, properties_of(found.conf), defaults=_OURS
+    )
+    return ExportOptions(
+        source_options(found), found.table, found.max_offsets, found.skip_lost, spark, found.report
+    )
+
+
+def source_options(found: argparse.Namespace) -> dict[str, str]:
+    """Return the options of the records source that the arguments mean."""
+    given = {
+        "rsm": found.rsm,
+        "rlmm": found.rlmm,
+        "topic": ",".join(found.topics),
+        "isolation": found.isolation,
+        "retryForS": str(found.retry_for_s),
+        "plaintext": str(found.plaintext).lower(),
+        "tlsCa": found.tls_ca,
+        "tlsCertificate": found.tls_certificate,
+        "tlsKey": found.tls_key,
+        "tokenFile": found.token_file,
+    }
+    return {name: str(value) for name, value in given.items() if value is not None}

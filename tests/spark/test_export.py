@@ -1,0 +1,164 @@
+"""`main.py export` into a Delta table, killed between commits and while it writes.
+
+In the environment of `make install-export`, which has an older Spark: so are both data sources.
+"""
+
+import json
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from services.api.remote_log_metadata_manager import all_segments
+from services.local.stack import own_environment
+from services.rlm.copy.ship import ship
+from supply_chain.requirements import EXPORT_LOCK, locked
+from tests.harness.eventually import eventually
+from tests.harness.tier import Tier
+from tests.spark.records_reads import ServedTier, offsets, records
+
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1_500)]
+ROOT = Path(__file__).parents[2]
+PYTHON = ROOT / ".venv-export" / "bin" / "python"
+TIMEOUT_S = 600
+TOPICS = ("payments", "telemetry")
+# Delta keeps its state in 50 parts otherwise; and compiled queries pay for more rows than these.
+SMALL = (
+    ("--conf", "spark.databricks.delta.snapshotPartitions=2"),
+    ("--conf", "spark.sql.shuffle.partitions=2"),
+    ("--conf", "spark.sql.adaptive.enabled=false"),
+    ("--conf", "spark.sql.codegen.wholeStage=false"),
+    ("--conf", "spark.sql.codegen.factoryMode=NO_CODEGEN"),
+)
+
+
+@pytest.fixture(scope="module")
+def shipped(tier: Tier, tmp_path_factory: pytest.TempPathFactory) -> ServedTier:
+    """The bundled log of a real broker in the tier."""
+    log = ROOT / "tests" / "data" / "kafka-log"
+    ship([shutil.copytree(log, tmp_path_factory.mktemp("log") / "log")], tier.rsm, tier.rlmm)
+    rsm, rlmm = tier.rsm_process.address, tier.rlmm_process.address
+    return ServedTier(tier.rsm, tier.rlmm, rsm, rlmm)
+
+
+class Export:
+    """Exports of one table."""
+
+    def __init__(self, tier: ServedTier, table: Path) -> None:
+        self.table = table
+        addresses = ["--rsm", tier.rsm_address, "--rlmm", tier.rlmm_address]
+        topics = [text for topic in TOPICS for text in ("--topic", topic)]
+        self._argv = [str(PYTHON), "-m", "spark_jobs.main", "export", *addresses, *topics]
+        self._argv += ["--table", str(table), "--max-offsets", "300", "--master", "local[2]"]
+        self._argv += [text for pair in SMALL for text in pair]
+
+    def start(self, failpoint: str = "") -> "subprocess.Popen[str]":
+        armed = {"SEDIMENT_FAILPOINT": failpoint} if failpoint else {}
+        pipe = subprocess.PIPE
+        environment = own_environment(armed)
+        return subprocess.Popen(
+            self._argv, env=environment, cwd=ROOT, text=True, stdout=pipe, stderr=pipe
+        )
+
+    def run(self, failpoint: str = "") -> tuple[int, dict[str, Any]]:
+        with self.start(failpoint) as process:
+            output, errors = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode in (0, -9), errors
+        return process.returncode, json.loads(output) if output else {}
+
+    def commits(self) -> list[list[dict[str, Any]]]:
+        """Return the actions of each commit."""
+        log = sorted((self.table / "_delta_log").glob("[0-9]*.json"))
+        return [[json.loads(line) for line in path.read_text().splitlines()] for path in log]
+
+    def files(self) -> set[str]:
+        """Return the data files that belong to the table."""
+        live: set[str] = set()
+        for action in (action for commit in self.commits() for action in commit):
+            live |= {action["add"]["path"]} if "add" in action else set()
+            live -= {action["remove"]["path"]} if "remove" in action else set()
+        return live
+
+    def rows(self) -> list[dict[str, Any]]:
+        read = pa.concat_tables(pq.read_table(self.table / name) for name in sorted(self.files()))
+        # Spark stores times without their zone, which is UTC.
+        at = read.column_names.index("timestamp")
+        times = read.column(at).cast(pa.timestamp("us", "UTC"))
+        rows: list[dict[str, Any]] = read.set_column(at, "timestamp", times).to_pylist()
+        return sorted(rows, key=lambda row: (row["topic"], row["partition"], row["offset"]))
+
+
+def kill_while_writing(export: Export) -> None:
+    """Start an export, and kill it with its JVM when it has begun a file of its next commit."""
+    before = {path.name for path in export.table.glob("*.parquet")}
+    with export.start() as process:
+        running = psutil.Process(process.pid)
+
+        def has_begun() -> bool:
+            names = {path.name for path in export.table.glob("*.parquet")}
+            return process.poll() is not None or not names <= before
+
+        eventually(has_begun, TIMEOUT_S * 1_000)
+        assert process.poll() is None, process.communicate()
+        for each in [running, *running.children(recursive=True)]:
+            each.kill()
+        process.communicate(timeout=TIMEOUT_S)
+
+
+def test_kills_add_nothing_twice_and_miss_nothing(shipped: ServedTier, tmp_path: Path) -> None:
+    export = Export(shipped, tmp_path / "table")
+    assert export.run("export.committed")[0] == -9
+    written = len(export.rows())
+    assert written > 0
+    kill_while_writing(export)
+    code, report = export.run()
+    assert (code, report["outcome"]) == (0, "DONE")
+    wanted = [
+        row
+        for topic in sorted(TOPICS)
+        for row in records(shipped, topic=topic, isolation="read_committed")
+    ]
+    assert written < len(wanted)
+    rows = export.rows()
+    names = {row.pop("topic_id") for row in rows}
+    assert names == {row["topic_id"] for row in report["partitions"]}
+    assert rows == wanted
+    versions = Counter(
+        (action["txn"]["appId"], action["txn"]["version"])
+        for commit in export.commits()
+        for action in commit
+        if "txn" in action
+    )
+    assert set(versions.values()) == {1}
+    commits = len(export.commits())
+    code, report = export.run()
+    assert code == 0
+    assert {row["commits"] for row in report["partitions"]} == {0}
+    assert len(export.commits()) == commits
+
+
+def test_both_data_sources_read_the_same_as_with_the_newer_spark(shipped: ServedTier) -> None:
+    addresses = shipped.rsm_address, shipped.rlmm_address
+    done = subprocess.run(
+        [str(PYTHON), "-m", "tests.spark.both_sources", *addresses, "payments"],
+        env=own_environment({}),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    wanted = sorted(offsets(records(shipped, topic="payments")))
+    assert (found["records"], found["streamed"]) == (wanted, wanted)
+    page = shipped.rlmm.list_partitions(topic="payments").partitions
+    tps = [each.topic_id_partition for each in page]
+    assert found["segments"] == sum(1 for tp in tps for _ in all_segments(shipped.rlmm, tp))
+    assert found["spark"] in {each.version for each in locked("spark", lock=EXPORT_LOCK)}
