@@ -28,10 +28,6 @@ from rich.text import Text
 
 from services.api.errors import InvalidRequestError, RemoteStorageError
 from services.common.printable import json_line, printable
-from services.local.data_directory import DataDirectoryError
-from services.local.postgres import ClusterError
-from services.local.process import ProcessError
-from services.rlm.kafka_log.partition_dir import LogDirError
 
 EXIT_PARTIAL = 1
 EXIT_USAGE = 2
@@ -159,10 +155,24 @@ def reported() -> Iterator[None]:
         yield
     except CommandError as e:
         _exit(e, e.exit_code)
-    except (InvalidRequestError, DataDirectoryError, ClusterError, LogDirError) as e:
-        _exit(e, EXIT_USAGE)
-    except (RemoteStorageError, ProcessError) as e:
-        _exit(e, EXIT_FAILED)
+    except Exception as e:
+        code = _exit_code_of(e)
+        if code is None:
+            raise
+        _exit(e, code)
+
+
+def _exit_code_of(error: Exception) -> int | None:
+    """Return the exit code of a failure that a user can cause; None for our defects."""
+    # They load PostgreSQL's driver and more, which only a command that failed may wait for.
+    from services.local.data_directory import DataDirectoryError
+    from services.local.postgres import ClusterError
+    from services.local.process import ProcessError
+    from services.rlm.kafka_log.partition_dir import LogDirError
+
+    if isinstance(error, InvalidRequestError | DataDirectoryError | ClusterError | LogDirError):
+        return EXIT_USAGE
+    return EXIT_FAILED if isinstance(error, RemoteStorageError | ProcessError) else None
 
 
 def _exit(error: Exception, exit_code: int) -> None:
