@@ -35,6 +35,9 @@
 {{- if and (include "sediment.sweeps" . | fromJson) (ne .Values.sweeps.engine "local") (not .Values.sparkImage.repository) -}}
 {{- $wrong = append $wrong "sparkImage.repository is empty: name the image built from docker/Dockerfile.spark, or set sweeps.engine to local, or sweeps.retention.enabled and sweeps.removal.enabled to false." -}}
 {{- end -}}
+{{- if and (eq .Values.checks.engine "spark") (or .Values.checks.reconcile.enabled .Values.checks.scrub.enabled) (not .Values.sparkImage.repository) -}}
+{{- $wrong = append $wrong "sparkImage.repository is empty: name the image built from docker/Dockerfile.spark, or set checks.engine to local." -}}
+{{- end -}}
 {{- $fullname := include "sediment.fullname" . -}}
 {{- if gt (len $fullname) 28 -}}
 {{- $wrong = append $wrong (printf "the name %s has %d characters, and with -partition-removal-sweep it is too long for a CronJob: set fullnameOverride to at most 28." $fullname (len $fullname)) -}}

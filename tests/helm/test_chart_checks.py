@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from spark_jobs.checks.options import parse_reconcile, parse_scrub
 from tests.helm.chart import (
     ChartRefusedError,
     Object,
@@ -62,6 +63,64 @@ def test_what_is_given_is_passed_on() -> None:
     assert found.one("CronJob", "kafka-tier-scrub")["spec"]["suspend"] is True
 
 
+def test_checks_on_spark_are_jobs_of_its_image_with_scratch_space() -> None:
+    spark = {
+        "engine": "spark",
+        "master": "local[8]",
+        "sparkConf": {"spark.sql.shuffle.partitions": 8},
+    }
+    image = {"repository": "registry.example.com/sediment-spark"}
+    found = render(minimal({"checks": {**BOTH, **spark}, "sparkImage": image}))
+    command = ["python", "-m", "spark_jobs.main"]
+    of_spark = [
+        "--master=local[8]",
+        "--driver-memory=1g",
+        "--conf=spark.jars.ivy=/tmp/ivy",
+        "--conf=spark.sql.shuffle.partitions=8",
+    ]
+    given = {
+        "reconcile": ["--grace-ms=86400000"],
+        "scrub": ["--bytes-per-s=33554432", "--part=1/1"],
+    }
+    for check, own in given.items():
+        name = f"sediment-{check}"
+        assert container(found, name)["command"] == [*command, check]
+        assert options(found, name) == [*of_spark, *own]
+        assert container(found, name)["image"].startswith("registry.example.com/sediment-spark:")
+        assert container(found, name)["workingDir"] == "/tmp"
+        assert {"name": "HOME", "value": "/tmp"} in container(found, name)["env"]
+        assert container(found, name)["securityContext"]["readOnlyRootFilesystem"] is True
+        assert mounted_at(found.one("CronJob", name))["/tmp"] == {
+            "emptyDir": {"sizeLimit": "2Gi"},
+            "name": "scratch",
+        }
+        assert pod_spec(found.one("CronJob", name))["automountServiceAccountToken"] is False
+
+
+def test_the_options_of_checks_on_spark_are_those_of_its_jobs() -> None:
+    spark = {"checks": {"engine": "spark"}}
+    found = render(changed(FILES["full"], spark))
+    addresses = ["--rsm=rsm:1", "--rlmm=rlmm:1"]
+    reconcile = parse_reconcile([*addresses, *options(found, "kafka-tier-reconcile")])
+    assert (reconcile.delete, reconcile.grace_ms, reconcile.locations) == (
+        True,
+        172_800_000,
+        (0, 2),
+    )
+    scrub = parse_scrub([*addresses, *options(found, "kafka-tier-scrub")])
+    assert (scrub.bytes_per_s, scrub.part, scrub.parts) == (104_857_600, 2, 4)
+
+
+def test_checks_on_spark_need_its_image(record_property: Record) -> None:
+    values = minimal({"sweeps": {"engine": "local"}, "sparkImage": {"repository": ""}})
+    assert render(changed(values, {"checks": BOTH})).objects
+    with pytest.raises(ChartRefusedError) as refused:
+        render(changed(values, {"checks": {**BOTH, "engine": "spark"}}))
+    sentence = "name the image built from docker/Dockerfile.spark, or set checks.engine to local"
+    assert sentence in str(refused.value)
+    record_property("refusal", sentence)
+
+
 @pytest.mark.parametrize(
     ("reconcile", "roles"),
     [({}, ["sweeper", "reader"]), ({"delete": True}, ["sweeper", "reader", "deleter"])],
@@ -92,6 +151,7 @@ def test_checks_with_a_token_see_no_key() -> None:
         ("minimal", {"scrub": {"part": "0/4"}}, "at '/checks/scrub/part'"),
         ("minimal", {"scrub": {"rate": 5}}, "'rate' not allowed"),
         ("minimal", {"reconcile": {"locations": [-1]}}, "at '/checks/reconcile/locations/0'"),
+        ("minimal", {"engine": "auto"}, "at '/checks/engine'"),
         ("tls", BOTH, "tls.existingSecrets.checks is empty: name the secret with tls.crt"),
         (
             "cert-manager",
