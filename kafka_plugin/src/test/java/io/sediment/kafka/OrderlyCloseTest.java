@@ -36,6 +36,8 @@ class OrderlyCloseTest {
     private static final int CHUNK = ChunkCache.CHUNK_BYTES;
     // Six parts of the plugin wait for their threads, five seconds each at most.
     private static final Duration AT_MOST = Duration.ofSeconds(30);
+    /** Of calls: nothing but the close ends them in time. */
+    private static final int NEVER_MS = 600_000;
 
     @TempDir
     Path directory;
@@ -66,8 +68,10 @@ class OrderlyCloseTest {
     @Test
     void closeEndsReadsAndTheWatchAndLeavesNoThreadAndNoLine() throws Exception {
         storage.configure(rsmServer.settings(
-            "broker.id", 9, "read.ahead.directory", directory.resolve("chunks").toString()));
-        metadata.configure(rlmmServer.settings("node.id", 9));
+            "broker.id", 9, "read.ahead.directory", directory.resolve("chunks").toString(),
+            "request.timeout.ms", NEVER_MS, "progress.timeout.ms", NEVER_MS));
+        metadata.configure(
+            rlmmServer.settings("node.id", 9, "request.timeout.ms", NEVER_MS));
         metadata.onPartitionLeadershipChanges(Set.of(Samples.PARTITION), Set.of());
         assertEventually(() -> rlmm.watches.get() == 1, "the watch is live");
         RemoteLogSegmentMetadata segment = Samples.newSegment(0, 3 * CHUNK);
@@ -91,8 +95,12 @@ class OrderlyCloseTest {
         }
 
         assertEquals(readers.size(), failures.size(), failures::toString);
-        // A thread leaves its pool a moment before it ends.
-        assertEventually(() -> pluginThreads().isEmpty(), "the threads end");
+        // A thread leaves its pool a moment before it ends. Left alone, it ends after a minute.
+        long endNanos = System.nanoTime() + AT_MOST.toNanos();
+        for (Thread thread : pluginThreads()) {
+            thread.join(Math.max(1, (endNanos - System.nanoTime()) / 1_000_000));
+        }
+        assertEquals(Set.of(), pluginThreads());
         assertEquals(List.of(), lines);
     }
 
@@ -123,12 +131,11 @@ class OrderlyCloseTest {
             || thread.getState() == Thread.State.TIMED_WAITING;
     }
 
-    /** The names of the plugin's threads that were not there before the test. */
-    private Set<String> pluginThreads() {
+    /** The plugin's threads that were not there before the test. */
+    private Set<Thread> pluginThreads() {
         return Thread.getAllStackTraces().keySet().stream()
             .filter(thread -> !earlier.contains(thread))
-            .map(Thread::getName)
-            .filter(name -> name.startsWith("sediment-"))
+            .filter(thread -> thread.getName().startsWith("sediment-"))
             .collect(Collectors.toSet());
     }
 
