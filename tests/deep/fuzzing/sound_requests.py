@@ -49,6 +49,7 @@ _NUMBERS: Final[dict[str, st.SearchStrategy[int]]] = {
     "page_size": st.integers(0, 3),
     "lease": st.integers(1_000, 60_000),
     "max_bytes": st.sampled_from([1_000_000, 100, 1]),
+    "max_wait": st.sampled_from([0, 1, 10]),
     "location_id": st.sampled_from([0, 1, 1, 1]),
     "epoch": st.integers(0, LAST_EPOCH),
     "revision": st.integers(0, 30),
