@@ -13,8 +13,12 @@ import pytest
 
 from services.api.errors import InvalidRequestError, RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.partitions import AnomalyKind, SeenAnomaly
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_anomalies
+from services.api.partitions import AnomalyKind, SeenAnomaly, VerifiedTopic
+from services.api.remote_log_metadata_manager import (
+    RemoteLogMetadataManager,
+    all_anomalies,
+    all_verifications,
+)
 from services.api.remote_storage_manager import (
     ObjectLocation,
     SegmentObjects,
@@ -75,6 +79,11 @@ class Scrubber:
             Pace(take, self.pauses.append),
             on_progress,
         ).run()
+
+    def verified(self) -> dict[UUID, VerifiedTopic]:
+        """Return what is recorded of each topic."""
+        found = (each.verified for each in all_verifications(self.rlmm))
+        return {verified.topic_id: verified for verified in found}
 
     def seen(self) -> list[SeenAnomaly]:
         return list(all_anomalies(self.rlmm))
@@ -416,7 +425,11 @@ class TestOverAStoreThatFails:
             assert (done.is_complete, done.is_cut_short) == (False, False)
             assert scrubber.pauses == [1.0, 2.0]
             assert (len(done.reasons), scrubber.seen()) == (2, [])
+            verified = scrubber.verified()[tp.topic_id]
+            assert (verified.segments, verified.verified_segments) == (5, 3)
+            assert verified.failed_segments == 0
             assert counts(scrubber.once()) == (5, 5, 0, 0, 0)
+            assert scrubber.verified()[tp.topic_id].verified_segments == 5
 
     @pytest.mark.deep
     def test_unavailable_store_ends_the_run_with_its_findings(
@@ -430,12 +443,15 @@ class TestOverAStoreThatFails:
         assert counts(done) == (FAILURES_IN_A_ROW + 1, 1, 0, FAILURES_IN_A_ROW, 0)
         assert (done.is_complete, done.is_cut_short) == (False, True)
         assert scrubber.pauses == [1, 2, 4, 8, 16, 30, 30]
+        assert tp.topic_id not in scrubber.verified()
 
     @pytest.mark.deep
     def test_a_listing_that_breaks_off_does_not_end_the_run(
         self, tier: SmallTier, settings: RsmSettings, proxy: HttpProxy
     ) -> None:
         partitions = [a_topic("orders")[0] for _ in range(3)]
+        while shard_of(partitions[0].topic_id, SHARDS) != 1:
+            partitions[0] = a_topic("orders")[0]
         for each in partitions:
             tier.fill(each, 1)
         with self.behind(proxy, settings, tier) as scrubber:
@@ -443,6 +459,9 @@ class TestOverAStoreThatFails:
             done = scrubber.once()
             assert (done.unlisted, done.is_complete, scrubber.pauses) == (1, False, [1.0])
             assert "not listed" in done.reasons[0]
+            # The second listing was that of shard 1.
+            listed = {tp.topic_id for tp in partitions if shard_of(tp.topic_id, SHARDS) != 1}
+            assert scrubber.verified().keys() & {tp.topic_id for tp in partitions} == listed
             proxy.faults.add(Answer(503), operation="ListObjectsV2")
             with pytest.raises(RetriableRemoteStorageError):
                 scrubber.once()
