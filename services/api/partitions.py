@@ -8,7 +8,7 @@ from uuid import UUID
 from services.api.calls import MAX_TEXT_LENGTH
 from services.api.ids import ZERO_UUID, TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.segments import ExportPosition, RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.validation import require, require_int32, require_int64
 
 LOST_BEFORE_COPY = "LOST_BEFORE_COPY"
@@ -149,6 +149,7 @@ class PartitionState:
         highest_broker_leader_epoch: calls with a lower one are fenced; None if none is known.
         polled_log: the latest one; None if no RLM has polled it. Not in the answer to a report.
         polled_at_ms: when it came, by the database's clock.
+        export_positions: those whose leases lasted when the state was read, by name.
     """
 
     log_start_offset: int = 0
@@ -160,6 +161,7 @@ class PartitionState:
     highest_broker_leader_epoch: int | None = None
     polled_log: PolledLog | None = None
     polled_at_ms: int | None = None
+    export_positions: tuple[ExportPosition, ...] = ()
 
     @property
     def report_age_ms(self) -> int | None:

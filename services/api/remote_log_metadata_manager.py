@@ -43,6 +43,7 @@ from services.api.segment_batches import (
     SegmentScan,
 )
 from services.api.segments import (
+    ExportPosition,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
@@ -620,6 +621,30 @@ class RemoteLogMetadataManager(Protocol):
             InvalidStateTransitionError: a finished segment, of whatever leader epochs, holds one
                 of the offsets.
             ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
+        """
+        ...
+
+    def set_export_position(
+        self, topic_id_partition: TopicIdPartition, name: str, next_offset: int, lease_ms: int
+    ) -> ExportPosition | None:
+        """Keep a partition's offsets from `next_offset` on for an export, while a lease lasts.
+
+        Meanwhile RLMM refuses to mark finished segments for deletion that end at or above the
+        offset, and to raise the log start above it. What ends below the log start goes, and so does
+        a partition in DELETE_PARTITION_STARTED. No event: the partition's revision stays.
+
+        Args:
+            name: of the export; 1 to MAX_EXPORT_NAME_LENGTH characters.
+            next_offset: a position whose lease lasts never falls: a lower offset renews its lease.
+            lease_ms: from now on, by the database's clock; up to MAX_EXPORT_LEASE_MS. 0 ends the
+                lease.
+
+        Returns:
+            What is stored; None if the lease was ended.
+
+        Raises:
+            RemoteResourceNotFoundError: the partition is not known.
+            InvalidRequestError: an argument is out of bounds, or MAX_EXPORTS others have positions.
         """
         ...
 

@@ -6,7 +6,7 @@ delete, calls it. Source: RemoteLogManager.RLMExpirationTask.cleanupExpiredRemot
     unfinished deletions            first, always
     the scan                        by start offset: log start, retention.ms, retention.bytes;
                                     skips segments outside the lineage, and ends at the first
-                                    segment that no rule deletes
+                                    segment that no rule deletes, or that an export has yet to read
     unreferenced segments           all their leader epochs are before the lineage, and they lie
                                     below the log start
 """
@@ -19,7 +19,12 @@ from uuid import UUID
 from services.api.ids import uuid_to_text
 from services.api.lineage import SegmentLineage
 from services.api.partitions import NOTHING_COPIED, PartitionReport, PartitionState, log_end_offset
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.segments import (
+    ExportPosition,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    export_that_keeps,
+)
 from services.api.topic_config import UNLIMITED, TopicConfig
 
 DEFAULT_MAX_REPORT_AGE_MS = 15 * 60 * 1000
@@ -90,8 +95,10 @@ class RetentionPlan:
             end of the scan.)
         log_start_offset: raise the tier's log start to this before any deletion; None if it stays.
         notes: the rules that were not applied, and why.
-        stopped_at: the segment that ended the scan, because no rule deletes it or it is being
-            copied; None if the scan reached the end. For display; not compared.
+        stopped_at: the segment that ended the scan, because no rule deletes it, it is being
+            copied, or an export keeps it; None if the scan reached the end. For display; not
+            compared.
+        kept_for: the export that keeps `stopped_at`, which a rule would delete; None if none does.
         counted_bytes: the tier's part of the partition's size, including the segments to delete;
             None if it was not computed. For display; not compared.
     """
@@ -101,6 +108,7 @@ class RetentionPlan:
     notes: tuple[str, ...] = ()
     stopped_at: RemoteLogSegmentMetadata | None = field(default=None, compare=False)
     counted_bytes: int | None = field(default=None, compare=False)
+    kept_for: ExportPosition | None = field(default=None, compare=False)
 
     @property
     def deleted_size_bytes(self) -> int:
@@ -152,15 +160,17 @@ def plan_retention(
     counted = tuple(_counted(ordered, lineage, state.log_start_offset))
     excess_bytes, notes = _excess_bytes(counted, state, report, config, max_report_age_ms)
     rules = _Rules(lineage, state.log_start_offset, config, now_ms, excess_bytes)
-    expired, stopped_at = _scan(ordered, lineage, rules, copying)
+    live_exports = [e for e in state.export_positions if e.lease_until_ms > now_ms]
+    expired, stopped_at, kept_for = _scan(ordered, lineage, rules, copying, live_exports)
     unreferenced = _unreferenced(
         idle, state.lineage.entries[0].leader_epoch, state.log_start_offset
     )
     return RetentionPlan(
         deletions=(*unfinished, *expired, *unreferenced),
         log_start_offset=_raised_log_start(expired, state.log_start_offset),
-        notes=(*notes, *_stop_note(stopped_at, copying)),
+        notes=(*notes, *_stop_note(stopped_at, kept_for, copying)),
         stopped_at=stopped_at,
+        kept_for=kept_for,
         counted_bytes=_total_bytes(counted),
     )
 
@@ -170,29 +180,38 @@ def _scan(
     lineage: SegmentLineage,
     rules: "_Rules",
     copying: Collection[UUID],
-) -> tuple[list[Deletion], RemoteLogSegmentMetadata | None]:
-    """Return the deletions of the scan, and the segment that ended it.
+    exports: Sequence[ExportPosition],
+) -> tuple[list[Deletion], RemoteLogSegmentMetadata | None, ExportPosition | None]:
+    """Return the deletions of the scan, the segment that ended it, and the export that keeps it.
 
-    The first segment that no rule deletes, or that is being copied, ends the scan.
+    The first segment that no rule deletes, that is being copied, or that an export has yet to read,
+    ends the scan.
     """
     expired: list[Deletion] = []
     # Within the lineage, the order by start offset is also the order by epoch, which Kafka uses.
     for segment in filter(lineage.knows, ordered):
         if segment.remote_log_segment_id.id in copying:
-            return expired, segment
+            return expired, segment, None
         if segment.state not in COPIES:
             continue
         deletion = rules.breached_by(segment)
         if deletion is not None:
+            export = export_that_keeps(exports, segment.end_offset, rules.log_start_offset)
+            if export is not None:
+                return expired, segment, export
             expired.append(deletion)
         elif lineage.contains(segment):
-            return expired, segment
-    return expired, None
+            return expired, segment, None
+    return expired, None, None
 
 
 def _stop_note(
-    stopped_at: RemoteLogSegmentMetadata | None, copying: Collection[UUID]
+    stopped_at: RemoteLogSegmentMetadata | None,
+    kept_for: ExportPosition | None,
+    copying: Collection[UUID],
 ) -> tuple[str, ...]:
+    if stopped_at is not None and kept_for is not None:
+        return (f"stopped at a segment that is due: {_name(stopped_at)}; {kept_for}",)
     if stopped_at is None or stopped_at.remote_log_segment_id.id not in copying:
         return ()
     return (f"stopped at a segment that is being copied: {_name(stopped_at)}",)
@@ -210,7 +229,7 @@ class _Rules:
         excess_bytes: int,
     ) -> None:
         self._lineage = lineage
-        self._log_start_offset = log_start_offset
+        self.log_start_offset = log_start_offset
         self._config = config
         self._cleanup_until_ms = now_ms - config.retention_ms
         self._excess_bytes = excess_bytes
@@ -222,7 +241,7 @@ class _Rules:
         Call it once per segment, in the order of the scan.
         """
         if self._below_log_start(segment):
-            detail = f"end_offset {segment.end_offset} < log start {self._log_start_offset}"
+            detail = f"end_offset {segment.end_offset} < log start {self.log_start_offset}"
             return Deletion(segment, DeletionReason.LOG_START_OFFSET, detail)
         if not self._lineage.contains(segment):
             return None
@@ -241,7 +260,7 @@ class _Rules:
         # The lineage begins at the log start. A segment that ends below it and has records of a
         # later epoch belongs to another history.
         last_epoch = segment.segment_leader_epochs[-1].leader_epoch
-        is_below = segment.end_offset < self._log_start_offset
+        is_below = segment.end_offset < self.log_start_offset
         return is_below and last_epoch <= self._lineage.first_epoch
 
     def _time_breach(self, segment: RemoteLogSegmentMetadata) -> Deletion | None:

@@ -61,9 +61,11 @@ class RetentionCase:
         return replace(self, config=replace(self.config, hold=False))
 
     def unobstructed(self) -> "RetentionCase":
-        """Return this case without the hold, with each running copy as a dangling one."""
+        """Return this case without the hold and exports, with running copies as dangling ones."""
         segments = tuple(replace(s, copy_leased=False) for s in self.segments)
-        return replace(self.without_hold(), segments=segments, being_copied=frozenset())
+        state = replace(self.state, export_positions=())
+        case = replace(self.without_hold(), segments=segments, state=state)
+        return replace(case, being_copied=frozenset())
 
 
 class Standing(Enum):
@@ -232,11 +234,14 @@ def _due(case: RetentionCase, segment: RemoteLogSegmentMetadata) -> Due | None:
 
 
 def _moments_ms(case: RetentionCase) -> list[int]:
-    """Return the future times, ascending, at which a segment exceeds retention.ms."""
-    if case.config.retention_ms == UNLIMITED:
-        return []
-    expire_ms = {newest_ms(s) + case.config.retention_ms + 1 for s in case.segments}
-    return sorted(ms for ms in expire_ms if ms > case.now_ms)
+    """Return the future times, ascending, at which a segment exceeds retention.ms or a lease ends.
+
+    The lease is that of an export.
+    """
+    moments_ms = {export.lease_until_ms for export in case.state.export_positions}
+    if case.config.retention_ms != UNLIMITED:
+        moments_ms |= {newest_ms(s) + case.config.retention_ms + 1 for s in case.segments}
+    return sorted(ms for ms in moments_ms if ms > case.now_ms)
 
 
 def _bytes_missing(case: RetentionCase, segment: RemoteLogSegmentMetadata) -> int | None:

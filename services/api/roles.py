@@ -18,6 +18,7 @@ class Role(StrEnum):
     SWEEPER = "sweeper"
     AUDITOR = "auditor"
     ADMIN = "admin"
+    EXPORTER = "exporter"
 
 
 MEANING = {
@@ -27,6 +28,7 @@ MEANING = {
     Role.SWEEPER: "scans, marks and deletes in bulk, reports anomalies: sweeps and reconciliation",
     Role.AUDITOR: "reads events, anomalies, settings and states, but no records",
     Role.ADMIN: "changes settings, marks topics for deletion, undeletes, resets and imports",
+    Role.EXPORTER: "keeps offsets from retention until they are exported, besides reader",
 }
 
 
@@ -84,7 +86,7 @@ def _roles(*roles: Role) -> Roles:
     return frozenset(roles)
 
 
-_S, _R, _D, _W, _A, _M = Role
+_S, _R, _D, _W, _A, _M, _E = Role
 ANY_ROLE = frozenset(Role)
 
 # A segment that has finished is deleted by these changes; a copy is completed by the other.
@@ -187,6 +189,8 @@ _RLMM: dict[str, Rule] = {
     "RaiseLogStartOffset": _of_partitions(_D, _W),
     "ScanRemoteLogSegments": Rule(_roles(_W, _A), Topics.FILTER, filter="topic"),
     "RecordGap": _of_partitions(_S),
+    # Whoever may keep data for ever, by renewals, is no mere reader.
+    "SetExportPosition": _of_partitions(_E, _M),
     "ListEvents": _of_partitions(_A),
     # An anomaly names its topic by an id that RLMM need not know.
     "ReportAnomalies": Rule(_roles(_W), Topics.ALL),

@@ -1,7 +1,8 @@
-"""Define remote log segments and their states."""
+"""Define remote log segments, their states, and the exports that keep them from retention."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import Enum
 from itertools import pairwise
 
@@ -198,3 +199,59 @@ def segment_leader_epochs(pairs: Sequence[tuple[int, int]]) -> tuple[SegmentLead
 
 
 MAX_SEGMENT_SIZE_IN_BYTES = INT32_MAX
+
+
+MAX_EXPORTS = 16
+"""The most live export positions of a partition."""
+
+MAX_EXPORT_LEASE_MS = 14 * 24 * 60 * 60 * 1000
+MAX_EXPORT_NAME_LENGTH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ExportPosition:
+    """How far an export has read a partition; retention does not pass it while its lease lasts.
+
+    Attributes:
+        next_offset: the first offset that the export has not stored elsewhere yet.
+        lease_until_ms: by the database's clock.
+    """
+
+    name: str
+    next_offset: int
+    lease_until_ms: int
+
+    def __str__(self) -> str:
+        """Return what is kept and until when, for messages."""
+        until = datetime.fromtimestamp(self.lease_until_ms / 1000, UTC)
+        return (
+            f"export {self.name} keeps offsets from {self.next_offset} on until "
+            f"{until.isoformat(timespec='seconds')}"
+        )
+
+
+def require_export(name: str, next_offset: int, lease_ms: int) -> None:
+    """Check the arguments of set_export_position."""
+    longest = MAX_EXPORT_NAME_LENGTH
+    require(1 <= len(name) <= longest, "name", f"must be 1 to {longest} characters")
+    require_int64(next_offset, "next_offset")
+    most = MAX_EXPORT_LEASE_MS
+    require(0 <= lease_ms <= most, "lease_ms", f"must be 0 to {most}, is {lease_ms}")
+
+
+def export_that_keeps(
+    exports: Iterable[ExportPosition], end_offset: int, log_start_offset: int
+) -> ExportPosition | None:
+    """Return the export for which a segment is kept, of several the one that keeps it longest.
+
+    This is the one rule: retention plans by it, and RLMM refuses by it.
+
+    Args:
+        exports: those whose leases last.
+        end_offset: of the segment.
+        log_start_offset: the tier's; nothing reads what ends below it, so nothing keeps that.
+    """
+    if end_offset < log_start_offset:
+        return None
+    behind = (export for export in exports if export.next_offset <= end_offset)
+    return max(behind, key=lambda export: export.lease_until_ms, default=None)

@@ -122,6 +122,7 @@ def _partition_facts(facts: PartitionFacts, explanation: PartitionExplanation) -
         ("the next by size", size_rule_text(facts, explanation)),
         *notes,
         ("gaps", gaps or "none"),
+        *(("export", str(export)) for export in state.export_positions),
     ]
 
 

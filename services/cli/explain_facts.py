@@ -186,6 +186,7 @@ def partition_as_json(facts: PartitionFacts, explanation: PartitionExplanation) 
         "on_hold": [_deletion(deletion) for deletion in explanation.on_hold],
         "next": None if explanation.next is None else explanation_as_json(explanation.next),
         "gaps": [asdict(gap) for gap in state.gaps],
+        "export_positions": [asdict(export) for export in state.export_positions],
         "notes": list(explanation.plan.notes),
     }
 

@@ -186,6 +186,36 @@ def reset_epoch(
     _report(tp, outcome, f"highest broker leader epoch: {now}", output)
 
 
+@app.command()
+def release_export(
+    topic: Topic,
+    partition: _Number,
+    name: Annotated[
+        str, typer.Argument(metavar="EXPORT", help="Its name, as `sediment explain` shows it.")
+    ],
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """End the lease of an export: retention may pass its position.
+
+    For an export that does not run any more; a running one takes a new lease. Safe to repeat.
+
+    \b
+    Exit codes:
+      0  the export keeps nothing of the partition
+      2  the partition is unknown
+      3  RLMM could not be reached
+    """
+    with connected_rlmm(rlmm, data_dir) as manager, _known_all_along(topic, partition):
+        tp = _find_partition(manager, topic, partition).topic_id_partition
+        state = manager.partition_state(tp)
+        kept = next((e for e in state.value.export_positions if e.name == name), None)
+        manager.set_export_position(tp, name, 0, 0)
+    was = f"the lease has ended: {kept}" if kept else f"export {name} keeps nothing, as before"
+    _report(tp, MutationOutcome(kept is not None, state.revision), was, output)
+
+
 def _print_descriptions(descriptions: list[PartitionDescription]) -> None:
     columns = (
         "partition",

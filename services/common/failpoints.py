@@ -28,6 +28,7 @@ FAILPOINTS: dict[str, str] = {
     "sweep.planned": "A sweep wrote its plan down; nothing is marked yet.",
     "sweep.marked": "A sweep marked what it planned; none of that is deleted yet.",
     "sweep.deleted": "A sweep deleted what it marked; partitions and the report are to come.",
+    "export.kept": "An export keeps its offsets from retention; it has not read any yet.",
     "export.committed": "An export committed some offsets of a partition; others are to come.",
     "rsm.upload_begun": "RSM began the upload of the log object; the store has no part of it.",
     "rsm.part_written": "RSM wrote a part of the log object; its upload is not complete.",

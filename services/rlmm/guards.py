@@ -28,8 +28,10 @@ from services.api.partitions import (
     totals_of_segment,
 )
 from services.api.segments import (
+    ExportPosition,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
+    export_that_keeps,
     predecessors,
 )
 from services.api.topic_config import RetentionOwner, TopicConfig, topic_config
@@ -51,6 +53,8 @@ class Partition:
     log_start_offset: int
     totals: SegmentTotals | None
     """None: they are not known, because a previous release changed the partition."""
+    exports: tuple[ExportPosition, ...] = ()
+    """Those whose leases lasted when the partition was locked."""
 
     def move_totals(
         self,
@@ -262,6 +266,21 @@ class LockedPartition:
         state, caller = self.row.delete_state, context.retention_owner
         check_may_delete(self.topic_name, self._config(), state, caller)
 
+    def require_exported(self, end_offset: int) -> None:
+        """Raise DeletionRefusedError if an export has yet to read a segment with this end.
+
+        A partition that is being removed goes, whatever exports have read.
+        """
+        row = self.row
+        if row.delete_state in _BEING_REMOVED:
+            return
+        export = export_that_keeps(row.exports, end_offset, row.log_start_offset)
+        if export is not None:
+            raise DeletionRefusedError(
+                f"topic {self.topic_name}, partition {row.partition}: {export}; retry after that, "
+                "or end its lease with `sediment partitions release-export`"
+            )
+
     def is_kept(self) -> bool:
         """Return whether no deletion may begin: the topic is on hold, or deletions are frozen."""
         return self._config().hold or self._topic().frozen_at is not None
@@ -282,7 +301,7 @@ def may_move(
     A repeat passes no guard. Changes nothing.
 
     Args:
-        stored: the segment's state, broker_id and custom_metadata, copy_leased and
+        stored: the segment's state, end_offset, broker_id and custom_metadata, copy_leased and
             copy_lease_until.
 
     Raises:
@@ -314,6 +333,7 @@ def may_move(
         locked.require_not_frozen()
     if target is DELETE_STARTED and present is COPY_FINISHED:
         locked.require_may_delete(context)
+        locked.require_exported(stored.end_offset)
     if target is DELETE_STARTED and stored.copy_leased and not is_own_copy:
         raise DeletionRefusedError(
             f"segment {segment_id}: broker {stored.broker_id} copies it under a lease that ends "

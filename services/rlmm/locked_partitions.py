@@ -29,13 +29,14 @@ from services.rlmm.guards import (
     check_topic_name,
     unknown_partition,
 )
-from services.rlmm.rows import COUNTED, TOTALS, AnyRow, totals_of
+from services.rlmm.rows import COUNTED, LIVE_EXPORTS, TOTALS, AnyRow, exports_of, totals_of
 
 # Rows are sorted before they are locked: their order is the order of the locks.
-LOCK = """
+LOCK = f"""
     SELECT p.topic_id, p.partition, p.revision, p.highest_broker_leader_epoch, p.delete_state,
         p.log_start_offset, t.name, p.finished_segments, p.finished_bytes, p.live_segments,
-        p.live_bytes, p.totals_revision
+        p.live_bytes, p.totals_revision,
+        CASE WHEN p.export_positions IS NOT NULL THEN {LIVE_EXPORTS} END AS exports
     FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid, partition int)
     JOIN partitions AS p USING (topic_id, partition)
     JOIN topics AS t USING (topic_id)
@@ -205,6 +206,7 @@ class LockedPartitions:
                 row.delete_state,
                 row.log_start_offset,
                 totals_of(row) if row.totals_revision == row.revision else None,
+                exports_of(row.exports),
             )
             topic, config = partial(self._topic, row.topic_id), partial(self._config, row.topic_id)
             locked = LockedPartition(partition, row.name, topic, config)

@@ -55,9 +55,11 @@ from services.api.segment_batches import (
     SegmentScan,
 )
 from services.api.segments import (
+    ExportPosition,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
+    require_export,
 )
 from services.api.topic_config import RetentionOwner, StoredTopicConfig, topic_config
 from services.api.validation import require, require_count, require_int32, require_int64
@@ -362,6 +364,17 @@ class SqlRemoteLogMetadataManager:
         require_int32(broker_id, "broker_id", at_least=-1)
         loss = gaps.GapRecord(topic_id_partition, gap, broker_id)
         return self._change_partition(loss, context, gaps.record_gap)
+
+    def set_export_position(
+        self, topic_id_partition: TopicIdPartition, name: str, next_offset: int, lease_ms: int
+    ) -> ExportPosition | None:
+        require_export(name, next_offset, lease_ms)
+        check_text(name, "name")
+        return self._transactions.change(
+            lambda session: partition_states.set_export_position(
+                session, topic_id_partition, name, next_offset, lease_ms
+            )
+        )
 
     def undelete_partition(
         self, topic_id_partition: TopicIdPartition, context: MutationContext = NO_CONTEXT

@@ -1,4 +1,4 @@
-"""Store leaders' reports and the lineage of the tier, and read them."""
+"""Store leaders' reports, the lineage of the tier and export positions, and read them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +10,7 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
+    literal_column,
     or_,
     select,
     true,
@@ -24,11 +25,12 @@ from services.api.calls import AtRevision, MutationOutcome
 from services.api.errors import (
     ConcurrentUpdateError,
     InvalidRangeError,
+    InvalidRequestError,
 )
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
 from services.api.partitions import NOTHING_COPIED, PartitionReport, PartitionState
-from services.api.segments import segment_leader_epochs
+from services.api.segments import MAX_EXPORTS, ExportPosition, segment_leader_epochs
 from services.rlmm import gaps, polled_log_rows
 from services.rlmm.audit import NO_BROKER, Event
 from services.rlmm.batch import Batch, Change
@@ -42,7 +44,7 @@ from services.rlmm.guards import (
 )
 from services.rlmm.locked_partitions import LockedPartitions
 from services.rlmm.partitions import KNOWN, note_leader
-from services.rlmm.rows import EPOCH, AnyRow, ms_of
+from services.rlmm.rows import EPOCH, LIVE_EXPORTS, AnyRow, exports_of, ms_of
 from services.rlmm.tables import (
     NOW,
     Base,
@@ -130,6 +132,7 @@ def _read_statement() -> Select[*tuple[Any, ...]]:
             gaps.column(*columns),
             *only((*LINEAGE, "reported_at", *REPORT)),
             *polled_log_rows.columns(),
+            literal_column(LIVE_EXPORTS).label("exports"),
         )
         .select_from(PartitionRow)
         .join(TopicRow, TopicRow.topic_id == PartitionRow.topic_id)
@@ -189,6 +192,7 @@ def take_report(session: Session, report: PartitionReport) -> AtRevision[Partiti
         reported_at_ms,
         read_at_ms=reported_at_ms,
         highest_broker_leader_epoch=partition.highest_broker_leader_epoch,
+        export_positions=partition.exports,
     )
     return AtRevision(state, partition.revision)
 
@@ -278,6 +282,7 @@ def _state(row: AnyRow, tp: TopicIdPartition) -> PartitionState:
         highest_broker_leader_epoch=row.highest_broker_leader_epoch,
         polled_log=polled_log_rows.polled_log(row, tp),
         polled_at_ms=None if row.polled_at is None else ms_of(row.polled_at),
+        export_positions=exports_of(row.exports),
     )
     if row.report_number is None:
         return state
@@ -338,6 +343,7 @@ def raise_log_start(change: Change, rise: LogStartRaise) -> MutationOutcome:
     fence(partition, tp, context.broker_leader_epoch)
     change.locked.require_expected(context)
     change.locked.require_may_delete(context)
+    change.locked.require_exported(new - 1)
     end = _end_offset(session, partition)
     if new > end:
         raise InvalidRangeError(
@@ -399,3 +405,41 @@ def reset_leader_epoch(change: Change, reset: LeaderEpochReset) -> MutationOutco
 
 def _text(leader_epoch: int | None) -> str | None:
     return None if leader_epoch is None else str(leader_epoch)
+
+
+def set_export_position(
+    session: Session, tp: TopicIdPartition, name: str, next_offset: int, lease_ms: int
+) -> ExportPosition | None:
+    """Store a position; see RemoteLogMetadataManager.set_export_position.
+
+    Under the partition's lock: no deletion that was checked before it is still to be written.
+    """
+    partition = LockedPartitions.lock(session, [tp]).of(tp).row
+    if partition.delete_state == FINISHED.value:
+        raise unknown_partition(tp)
+    live = {export.name: export for export in partition.exports}
+    known = live.pop(name, None)
+    set_to = None
+    if lease_ms > 0:
+        if len(live) >= MAX_EXPORTS:
+            raise InvalidRequestError(
+                f"name: partition {tp} has the positions of {MAX_EXPORTS} exports already: "
+                f"{', '.join(live)}; end the lease of one"
+            )
+        until_ms = ms_of(session.scalars(select(NOW)).one()) + lease_ms
+        furthest = next_offset if known is None else max(next_offset, known.next_offset)
+        set_to = live[name] = ExportPosition(name, furthest, until_ms)
+    values = {
+        export.name: {"next_offset": export.next_offset, "lease_until_ms": export.lease_until_ms}
+        for export in live.values()
+    }
+    session.execute(
+        update(PartitionRow)
+        .where(
+            PartitionRow.topic_id == partition.topic_id,
+            PartitionRow.partition == partition.partition,
+        )
+        .values(export_positions=values or None)
+        .execution_options(synchronize_session=False)
+    )
+    return set_to

@@ -8,6 +8,7 @@ from sqlalchemy import Row
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_to_text
 from services.api.partitions import SegmentTotals
 from services.api.segments import (
+    ExportPosition,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     SegmentLeaderEpoch,
@@ -143,3 +144,18 @@ def totals_of(row: AnyRow) -> SegmentTotals:
     return SegmentTotals(
         row.finished_segments, row.finished_bytes, row.live_segments, row.live_bytes
     )
+
+
+LIVE_EXPORTS = """(
+    SELECT json_agg(json_build_array(
+        e.key, CAST(e.value ->> 'next_offset' AS bigint),
+        CAST(e.value ->> 'lease_until_ms' AS bigint)) ORDER BY e.key)
+    FROM jsonb_each(export_positions) AS e
+    WHERE CAST(e.value ->> 'lease_until_ms' AS bigint)
+        > extract(epoch FROM clock_timestamp()) * 1000)"""
+"""SQL for the export positions of a partition whose leases last; null if there are none."""
+
+
+def exports_of(column: list[list[Any]] | None) -> tuple[ExportPosition, ...]:
+    """Convert LIVE_EXPORTS."""
+    return tuple(ExportPosition(*values) for values in column or ())

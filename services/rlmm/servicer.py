@@ -14,6 +14,7 @@ from services.rpc.converters.partitions import (
     anomaly_query_from_proto,
     event_page_to_proto,
     event_query_from_proto,
+    export_to_proto,
     freeze_to_proto,
     gap_from_proto,
     indexed_partitions_from_proto,
@@ -330,6 +331,16 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
         tp = partition_of(request.topic_id_partition)
         outcome = self._manager.record_gap(tp, gap, request.broker_id, why)
         return pb.RecordGapResponse(outcome=outcome_to_proto(outcome))
+
+    def SetExportPosition(
+        self, request: pb.SetExportPositionRequest, context: grpc.ServicerContext
+    ) -> pb.SetExportPositionResponse:
+        tp = partition_of(request.topic_id_partition)
+        position = self._manager.set_export_position(
+            tp, request.name, request.next_offset, request.lease_ms
+        )
+        message = None if position is None else export_to_proto(position)
+        return pb.SetExportPositionResponse(position=message)
 
     def UndeletePartition(
         self, request: pb.UndeletePartitionRequest, context: grpc.ServicerContext

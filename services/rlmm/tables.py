@@ -153,6 +153,10 @@ class PartitionRow(Base):
         server_default=text("0"),
         comment="the revision at which the totals were kept; older: they must be counted",
     )
+    export_positions: Mapped[dict[str, dict[str, int]] | None] = mapped_column(
+        JSONB(none_as_null=True),
+        comment="next_offset and lease_until_ms of each export, by its name",
+    )
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     changed_at: Mapped[datetime] = mapped_column(server_default=NOW)
 

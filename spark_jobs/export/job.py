@@ -57,6 +57,9 @@ def export(options: ExportOptions, say: Say) -> Report:
         services.require_reachable()
         with connected(services) as tier:
             partitions = wanted_partitions(tier, records)
+            for tp in partitions:
+                keep(tier, options, tp, 0)  # an earlier run may have kept offsets from later on
+        failpoint("export.kept")
         say("starting Spark")
         log = scratch / "spark.log"
         with (
@@ -70,6 +73,12 @@ def export(options: ExportOptions, say: Say) -> Report:
             table.create()
             run = _Run(spark, table, tier, options, records, say)
             return _report(options, [run.partition(tp) for tp in partitions])
+
+
+def keep(tier: TierReader, options: ExportOptions, tp: TopicIdPartition, position: int) -> None:
+    """Keep offsets from the position on from retention, for as long as the options say."""
+    if options.lease_ms > 0:
+        tier.call(tier.rlmm.set_export_position, tp, options.name, position, options.lease_ms)
 
 
 class _Run:
@@ -95,6 +104,7 @@ class _Run:
         """Export a partition; a loss of offsets ends only this partition."""
         name = application_id(tp)
         position = self._table.position(name)
+        keep(self._tier, self._options, tp, position or 0)
         row: Report = {
             "topic": tp.topic,
             "topic_id": uuid_to_text(tp.topic_id),
@@ -119,6 +129,7 @@ class _Run:
             )
             self._table.commit(self._rows(tp, first, end), name, scope, end)
             failpoint("export.committed")
+            keep(self._tier, self._options, tp, end)
             row["next_offset"] = end
             row["commits"] += 1
             self._say(f"{tp.topic}-{tp.partition}: offsets {first} to {end - 1} are in the table")

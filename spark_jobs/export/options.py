@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.api.errors import InvalidRequestError
+from services.api.segments import require_export
 from services.api.validation import require
 from spark_jobs.options import RETRY_FOR_S, add_security_options, properties_of
 from spark_jobs.records.options import COMMITTED, UNCOMMITTED, records_options
@@ -12,6 +14,7 @@ from spark_jobs.spark_session import SparkSettings
 
 JOB = "export"
 MAX_OFFSETS = 1_000_000
+LEASE_MS = 2 * 24 * 60 * 60 * 1000
 _CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _OURS = (
     ("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension"),
@@ -28,6 +31,8 @@ class ExportOptions:
         table: path or URI of the table.
         max_offsets: most offsets of a partition in one commit of the table.
         skip_lost: go on behind offsets that were deleted before they were exported.
+        name: of the export, under which RLMM keeps its positions.
+        lease_ms: so long after each commit retention does not pass the position; 0: it may.
         report: file for the report, JSON; None for standard output.
     """
 
@@ -35,6 +40,8 @@ class ExportOptions:
     table: str
     max_offsets: int
     skip_lost: bool
+    name: str
+    lease_ms: int
     spark: SparkSettings
     report: Path | None
 
@@ -42,6 +49,10 @@ class ExportOptions:
         require(self.max_offsets >= 1, "--max-offsets", "must be positive")
         usable = bool(self.table) and "`" not in self.table
         require(usable, "--table", f"must be a path or a URI, is {self.table!r}")
+        try:
+            require_export(self.name, 0, self.lease_ms)
+        except InvalidRequestError as e:
+            raise InvalidRequestError(f"--{str(e).replace('_', '-', 1)}") from e
         if self.report is not None:
             writable = self.report.parent.is_dir() and not self.report.is_dir()
             require(writable, "--report", f"{self.report} must be a file in an existing directory")
@@ -63,6 +74,8 @@ def parse_args(argv: Sequence[str]) -> ExportOptions:
     add("--isolation", choices=[COMMITTED, UNCOMMITTED], default=COMMITTED)
     add("--max-offsets", type=int, default=MAX_OFFSETS, help="of a partition in one commit")
     add("--skip-lost", action="store_true", help="go on behind offsets that are gone")
+    add("--name", help="of the export, in RLMM; default: the table")
+    add("--lease-ms", type=int, default=LEASE_MS, help="retention waits so long; 0: not at all")
     add("--retry-for-s", type=float, default=RETRY_FOR_S)
     add("--master", help="Spark's; ignored under spark-submit")
     add("--driver-memory", help="of Spark's driver; ignored under spark-submit")
@@ -74,7 +87,14 @@ def parse_args(argv: Sequence[str]) -> ExportOptions:
         found.master, found.driver_memory, properties_of(found.conf), defaults=_OURS
     )
     return ExportOptions(
-        source_options(found), found.table, found.max_offsets, found.skip_lost, spark, found.report
+        source=source_options(found),
+        table=found.table,
+        max_offsets=found.max_offsets,
+        skip_lost=found.skip_lost,
+        name=found.name or found.table,
+        lease_ms=found.lease_ms,
+        spark=spark,
+        report=found.report,
     )
 
 

@@ -1,7 +1,7 @@
 """Test `sediment explain`: why a segment stays, expires or was deleted; nothing is changed."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -214,6 +214,19 @@ def test_a_partition_for_people(log: Log) -> None:
     for text in ("30-34 LOST_BEFORE_COPY", "`sediment.sweep.paused`", "2 segments, 200 B"):
         assert text in shown
     assert "set for the topic, settings of revision 2" in shown
+
+
+def test_an_export_is_shown_with_what_it_keeps_until_its_lease_is_ended(log: Log) -> None:
+    name = ("partitions", "release-export", log.tp.topic, "0", "lake")
+    kept = log.rlmm.client.set_export_position(log.tp, "lake", 15, HOUR_MS)
+    assert kept is not None
+    log.set(retention_ms=str(HOUR_MS))
+    assert log.explained()["export_positions"] == [asdict(kept)]
+    assert [each["start_offset"] for each in log.explained()["due"]] == [0]
+    assert "export lake keeps offsets from 15 on until" in log.shown()
+    assert [log.rlmm.answers(*name)[0]["applied"] for _ in range(2)] == [True, False]
+    assert log.explained()["export_positions"] == []
+    assert len(log.explained()["due"]) == 2
 
 
 def test_without_a_report_nothing_is_due_and_it_says_why(rlmm: RlmmProcess) -> None:

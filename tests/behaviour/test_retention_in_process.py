@@ -263,6 +263,39 @@ def test_a_hold_that_is_set_after_the_plan_was_made_is_kept_and_is_no_failure(
     assert "a task failed" not in caplog.text
 
 
+def test_what_an_export_has_yet_to_read_stays_until_its_lease_is_over(
+    stack: Stack, rlm: BrokerRemoteLogManager
+) -> None:
+    stack.rlmm.set_export_position(NAME, "lake", 25, HOUR_MS)
+    put(stack, EVERYTHING_EXPIRES)
+    take_turns(rlm, rounds=2)
+    assert stack.ranges() == [(base, base + 9) for base in range(20, 60, 10)]
+    assert state(stack).log_start_offset == 20
+    stack.rlmm.set_export_position(NAME, "lake", 0, 0)
+    put(stack, EVERYTHING_EXPIRES, {"sediment.retention.owner": "rlm"})
+    take_turns(rlm)
+    assert stack.ranges() == []
+
+
+def test_a_position_that_is_set_after_the_plan_was_made_is_kept_and_the_log_names_it(
+    stack: Stack,
+    log_dir: Path,
+    rlm: BrokerRemoteLogManager,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    put(stack, EVERYTHING_EXPIRES)
+
+    def keep_first(*args: Any, **kwargs: Any) -> Any:
+        stack.rlmm.set_export_position(NAME, "lake", 0, HOUR_MS)
+        return stack.rlmm.raise_log_start_offset(*args, **kwargs)
+
+    kept = rlm_of(stack, log_dir, rlmm=Changed(stack.rlmm, raise_log_start_offset=keep_first))
+    take_turns(kept)
+    assert len(stack.ranges()) == 6
+    assert state(stack).log_start_offset == 0
+    assert "export lake keeps offsets from 0 on until 20" in caplog.text
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("error", [RetriableRemoteStorageError, MemoryError, SystemExit])
 def test_a_deletion_that_failed_however_is_finished_later(

@@ -33,6 +33,7 @@ from tests.contract.rlmm.deletion_guards import (
     ListsForDeletion,
     RetentionOwners,
 )
+from tests.contract.rlmm.export_positions import ExportPositions
 from tests.contract.rlmm.gaps import GapRefusals, RecordedGaps
 from tests.contract.rlmm.lists import (
     Filters,
@@ -113,6 +114,7 @@ class RemoteLogMetadataManagerContract(
     PartitionRevisions,
     PartitionWatches,
     AuditTrails,
+    ExportPositions,
     RecordedGaps,
     GapRefusals,
     Freezes,

@@ -193,6 +193,9 @@ def sound_requests() -> dict[str, Message]:
             broker_id=1,
             context=why(),
         ),
+        "SetExportPosition": pb.SetExportPositionRequest(
+            topic_id_partition=tp_message(), name="lake", next_offset=5, lease_ms=1_000
+        ),
         "ReportAnomalies": pb.ReportAnomaliesRequest(anomalies=[anomaly()], run_id="run-1"),
         "ReportVerification": pb.ReportVerificationRequest(
             kind=pb.VERIFICATION_KIND_SCRUB,

@@ -34,6 +34,7 @@ RLMM = {
     "RaiseLogStartOffset": "test_finished_segments_count_if_the_report_is_behind",
     "ScanRemoteLogSegments": "test_a_batch_has_the_columns_of_the_contract",
     "RecordGap": "test_a_gap_hides_nothing_and_raises_nothing",
+    "SetExportPosition": "test_a_position_keeps_what_ends_at_or_above_it",
     "ListEvents": "test_events_come_in_pages_without_gaps",
     "ReportAnomalies": "test_anomaly_is_stored_unchanged",
     "ListAnomalies": "test_pages_follow_each_other_the_first_seen_first",

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from services.api.remote_log_metadata_manager import all_segments
+from services.api.segments import ExportPosition
 from services.local.stack import own_environment
 from services.rlm.copy.ship import ship
 from supply_chain.requirements import EXPORT_LOCK, locked
@@ -52,6 +53,7 @@ class Export:
 
     def __init__(self, tier: ServedTier, table: Path) -> None:
         self.table = table
+        self._rlmm = tier.rlmm
         addresses = ["--rsm", tier.rsm_address, "--rlmm", tier.rlmm_address]
         topics = [text for topic in TOPICS for text in ("--topic", topic)]
         self._argv = [str(PYTHON), "-m", "spark_jobs.main", "export", *addresses, *topics]
@@ -71,6 +73,15 @@ class Export:
             output, errors = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode in (0, -9), errors
         return process.returncode, json.loads(output) if output else {}
+
+    def kept(self) -> list[ExportPosition]:
+        """Return the positions in RLMM; each partition has one."""
+        rlmm, found = self._rlmm, []
+        for topic in TOPICS:
+            for each in rlmm.list_partitions(topic=topic).partitions:
+                [position] = rlmm.partition_state(each.topic_id_partition).value.export_positions
+                found.append(position)
+        return found
 
     def commits(self) -> list[list[dict[str, Any]]]:
         """Return the actions of each commit."""
@@ -113,6 +124,8 @@ def kill_while_writing(export: Export) -> None:
 
 def test_kills_add_nothing_twice_and_miss_nothing(shipped: ServedTier, tmp_path: Path) -> None:
     export = Export(shipped, tmp_path / "table")
+    assert export.run("export.kept")[0] == -9
+    assert {each.next_offset for each in export.kept()} == {0}
     assert export.run("export.committed")[0] == -9
     written = len(export.rows())
     assert written > 0
@@ -136,6 +149,8 @@ def test_kills_add_nothing_twice_and_miss_nothing(shipped: ServedTier, tmp_path:
         if "txn" in action
     )
     assert set(versions.values()) == {1}
+    ends = sorted(row["next_offset"] for row in report["partitions"])
+    assert sorted(each.next_offset for each in export.kept()) == ends
     commits = len(export.commits())
     code, report = export.run()
     assert code == 0

@@ -328,6 +328,30 @@ def test_a_hold_stops_the_waves_that_have_not_begun(jobs: Jobs, tier: Tier) -> N
     assert tier.rlmm.partition_state(tp).value.log_start_offset == 2 * OFFSETS
 
 
+def test_what_an_export_has_yet_to_read_is_kept_and_the_report_names_it(
+    jobs: Jobs, tier: Tier
+) -> None:
+    [tp] = a_topic()
+    tier.fill(tp, 5)
+    tier.report(tp, 5)
+    tier.settings(tp.topic_id, BY_TIME)
+    tier.rlmm.set_export_position(tp, "lake", 2 * OFFSETS + 1, HOUR_MS)
+    done = jobs.retention([tp.topic], apply=True)
+    assert (done.outcome, done.totals["deleted_segments"]) == ("DONE", 2)
+    [note] = done.partition(tp)["notes"]
+    assert "; export lake keeps offsets from 201 on until 20" in note
+    assert [row.start_offset for row in tier.rows(tp)] == [200, 300, 400]
+    tier.rlmm.set_export_position(tp, "lake", 0, 0)
+
+    def keep() -> object:
+        return tier.rlmm.set_export_position(tp, "late", 300, HOUR_MS)
+
+    late = jobs.retention([tp.topic], {"marking": keep}, apply=True)
+    assert (late.outcome, late.exit_code) == ("REFUSED", 2)
+    assert "export late keeps offsets from 300 on until 20" in "".join(late.errors)
+    assert len(tier.rows(tp)) == 3
+
+
 def test_waves_delete_all_that_is_due(jobs: Jobs, tier: Tier) -> None:
     """Several partitions in a wave, several waves in a partition, at a rate."""
     partitions = a_topic(partitions=4)

@@ -103,8 +103,8 @@ def take_snapshot(
 
 
 LOOK_AT_LEASES_MS = 60_000
-"""The interval of checks while a copy is leased or runs here: the end of either changes no
-revision."""
+"""The interval of checks while a copy is leased or runs here, or an export keeps a segment: the end
+of any of these changes no revision."""
 
 
 def may_be_due(
@@ -140,7 +140,8 @@ def due_after_ms(
 ) -> int | None:
     """Return the milliseconds until time alone may make something due; None if it never does.
 
-    The segment that ended the scan exceeds retention.ms, or a copy no longer counts as running.
+    The segment that ended the scan exceeds retention.ms, a copy no longer counts as running, or no
+    export keeps the segment any more.
 
     Args:
         plan: of this snapshot, these settings and `being_copied`; without deletions to begin.
@@ -153,6 +154,8 @@ def due_after_ms(
         if id not in young and (segment.copy_leased or id in being_copied):
             moments_ms.append(now_ms + LOOK_AT_LEASES_MS)
             break
+    if plan.kept_for is not None:
+        moments_ms.append(now_ms + LOOK_AT_LEASES_MS)
     # Segments after it wait until it is deleted, even if they have been due for long.
     stopped_at = plan.stopped_at
     if config.retention_ms != UNLIMITED and stopped_at is not None:

@@ -48,6 +48,7 @@ from services.api.segment_batches import (
     SegmentScan,
 )
 from services.api.segments import (
+    ExportPosition,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
@@ -62,6 +63,7 @@ from services.rpc.converters.partitions import (
     anomaly_to_proto,
     event_page_from_proto,
     event_query_to_proto,
+    export_from_proto,
     freeze_from_proto,
     gap_to_proto,
     leadership_to_proto,
@@ -416,6 +418,18 @@ class RemoteLogMetadataManagerClient:
         )
         reply = call_once(self._stub.RecordGap, request, self._peer)
         return outcome_from_proto(reply.outcome)
+
+    def set_export_position(
+        self, topic_id_partition: TopicIdPartition, name: str, next_offset: int, lease_ms: int
+    ) -> ExportPosition | None:
+        request = pb.SetExportPositionRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            name=name,
+            next_offset=next_offset,
+            lease_ms=lease_ms,
+        )
+        reply = call_once(self._stub.SetExportPosition, request, self._peer)
+        return export_from_proto(reply.position) if reply.HasField("position") else None
 
     def undelete_partition(
         self, topic_id_partition: TopicIdPartition, context: MutationContext = NO_CONTEXT

@@ -29,6 +29,7 @@ from services.api.remote_log_metadata_manager import (
     PartitionSummary,
     ReportOutcome,
 )
+from services.api.segments import ExportPosition
 from services.api.topic_config import StoredTopicConfig
 from services.api.validation import require, within
 from services.api.watches import ChangedSegment, PartitionUpdate, WatchedPartition, WatchUpdate
@@ -229,6 +230,16 @@ def gap_from_proto(message: pb.OffsetGap) -> OffsetGap:
     return OffsetGap(message.start_offset, message.end_offset, message.kind)
 
 
+def export_to_proto(export: ExportPosition) -> pb.ExportPosition:
+    return pb.ExportPosition(
+        name=export.name, next_offset=export.next_offset, lease_until_ms=export.lease_until_ms
+    )
+
+
+def export_from_proto(message: pb.ExportPosition) -> ExportPosition:
+    return ExportPosition(message.name, message.next_offset, message.lease_until_ms)
+
+
 def report_to_proto(report: PartitionReport) -> pb.PartitionReport:
     return pb.PartitionReport(
         topic_id_partition=topic_id_partition_to_proto(report.topic_id_partition),
@@ -309,6 +320,7 @@ def state_to_proto(state: AtRevision[PartitionState]) -> pb.GetPartitionStateRes
         highest_broker_leader_epoch=value.highest_broker_leader_epoch,
         polled_log=polled_log_to_proto(value.polled_log) if value.polled_log else None,
         polled_at_ms=value.polled_at_ms,
+        export_positions=map(export_to_proto, value.export_positions),
     )
     return pb.GetPartitionStateResponse(state=message, revision=state.revision)
 
@@ -328,6 +340,7 @@ def state_from_proto(message: pb.GetPartitionStateResponse) -> AtRevision[Partit
         if state.HasField("polled_log")
         else None,
         polled_at_ms=state.polled_at_ms if state.HasField("polled_at_ms") else None,
+        export_positions=tuple(map(export_from_proto, state.export_positions)),
     )
     return AtRevision(value, message.revision)
 

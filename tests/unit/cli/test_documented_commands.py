@@ -37,6 +37,7 @@ def test_a_documented_command_exists(line: str) -> None:
     is_nested = words[0] in GROUPS or words[:2] in (
         ["partitions", "undelete"],
         ["partitions", "reset-epoch"],
+        ["partitions", "release-export"],
     )
     command = words[: 2 if is_nested else 1]
     options = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}

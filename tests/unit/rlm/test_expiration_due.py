@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.api.retention import DEFAULT_COPY_GRACE_MS, NO_TIMESTAMP
-from services.api.segments import RemoteLogSegmentMetadata
+from services.api.segments import ExportPosition, RemoteLogSegmentMetadata
 from services.api.topic_config import TopicConfig, topic_config
 from services.rlm.partition import NothingDue
 from services.rlm.retention.snapshot import (
@@ -116,8 +116,10 @@ def due_after(
     now_ms: int = 0,
     config: TopicConfig = NOTHING_SET,
     being_copied: Collection[UUID] = (),
+    exports: tuple[ExportPosition, ...] = (),
 ) -> int | None:
-    state = replace(partition(lineage((0, 0)), log_end_offset=90), read_at_ms=now_ms)
+    state = partition(lineage((0, 0)), log_end_offset=90)
+    state = replace(state, read_at_ms=now_ms, export_positions=exports)
     snapshot = Snapshot(state, segments, revision=7)
     planned = snapshot.plan(config, being_copied)
     return due_after_ms(snapshot, planned, config, being_copied)
@@ -152,6 +154,15 @@ def test_segment_being_copied_here_is_checked_again_soon(number: int, expected: 
     here, elsewhere = a_segment(0, newest_ms=500), a_segment(10, newest_ms=500)
     ids = [s.remote_log_segment_id.id for s in (here, elsewhere)]
     assert due_after(here, now_ms=9000, being_copied=[ids[number]]) == expected
+
+
+@pytest.mark.parametrize(("next_offset", "expected"), [(9, LOOK_AT_LEASES_MS), (10, None)])
+def test_a_segment_that_an_export_keeps_is_checked_again_soon(
+    next_offset: int, expected: int | None
+) -> None:
+    lake = ExportPosition("lake", next_offset, 9_000_000)
+    old = a_segment(newest_ms=500)
+    assert due_after(old, now_ms=9000, config=BY_TIME, exports=(lake,)) == expected
 
 
 @pytest.mark.parametrize("config", [NOTHING_SET, BY_SIZE])
