@@ -187,6 +187,8 @@ def endpoint_text(endpoint: Endpoint) -> str:
 
 def lag_text(lag: CopyLag, now_ms: int) -> str:
     """Describe how far an RLM's copies are behind."""
+    if not lag.partitions:
+        return "this RLM leads no partition: it copies nothing"
     of = f"broker {lag.broker_id}, {lag.partitions:,} partitions"
     if not lag.uncopied_segments and not lag.held_back_partitions:
         return f"{of}: everything that is rolled is copied"

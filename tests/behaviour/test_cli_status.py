@@ -15,7 +15,10 @@ from services.api.partitions import (
     VerificationRun,
     VerifiedTopic,
 )
+from services.api.remote_log_manager import CopyLag
+from services.cli.status import lag_text
 from services.common.release import release
+from services.rlm.partition import Uncopied
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rsm.settings import RsmSettings
 from tests.contract.rlmm.segments import DELETE_STARTED, MARKED, add, finished, move, put_deletion
@@ -144,9 +147,11 @@ def test_partitions_that_are_marked_are_counted(rlmm: RlmmProcess, rsm: str) -> 
 def test_an_rlm_reports_what_waits_to_be_copied(
     rlmm: RlmmProcess, rsm: str, database_url: str, tmp_path: Path, log_dir: Path
 ) -> None:
-    files = hourly_log(log_dir)
+    hourly_log(log_dir)
     with running_stack(database_url, tmp_path / "own") as stack:
         rlm = stack.rlm(log_dir, limits=AT_ONCE)
+        [led] = rlm.led_partitions()
+        led.copy.uncopied = Uncopied(2, 3 * 1024, 1_000, None)
 
         def add_to(server: grpc.Server) -> None:
             rlm_grpc.add_RemoteLogManagerServicer_to_server(RemoteLogManagerServicer(rlm), server)
@@ -155,7 +160,14 @@ def test_an_rlm_reports_what_waits_to_be_copied(
             code, document = status(rlmm, "--rsm", rsm, "--rlm", address)
     [lag] = document["copy_lags"]
     assert (code, lag["severity"], lag["broker_id"]) == (0, "OK", rlm.broker_id)
-    assert files is not None
+    assert (lag["partitions"], lag["lagging_partitions"]) == (1, 1)
+    assert (lag["uncopied_segments"], lag["uncopied_bytes"]) == (2, 3 * 1024)
+    assert lag["oldest_timestamp_ms"] == 1_000
+
+
+def test_an_rlm_that_leads_nothing_is_not_said_to_have_copied_everything() -> None:
+    assert "copies nothing" in lag_text(CopyLag(-1, 0), 0)
+    assert "everything" in lag_text(CopyLag(7, 1), 0)
 
 
 def test_the_release_is_shown_without_a_service(rlmm: RlmmProcess) -> None:
