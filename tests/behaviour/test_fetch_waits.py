@@ -5,6 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from prometheus_client import REGISTRY
 
 from services.api.errors import InvalidRequestError
 from services.api.ids import TopicIdPartition
@@ -126,18 +127,18 @@ def test_beyond_the_limit_of_waiting_fetches_one_is_answered_at_once(
 ) -> None:
     rlm = stack.rlm(log_dir, limits=RlmLimits(purgatory=PurgatoryLimits(most=1)))
     with ThreadPoolExecutor(1) as pool:
+        before = delayed_fetches()
         waiting: Future[list[FetchPart]] = pool.submit(wait_for, rlm, 25, 1)
-        eventually(lambda: _answered_at_once(rlm))
+        eventually(lambda: delayed_fetches() == before + 1)
+        wait_for(rlm, 25, 1)
         assert not waiting.done()
         rlm.stop(0.0)
         (part,) = waiting.result(timeout=SOON_S)
     assert part.record_batches == b""
 
 
-def _answered_at_once(rlm: RemoteLogManager) -> bool:
-    began = time.monotonic()
-    wait_for(rlm, 25, 1, max_wait_ms=500)
-    return time.monotonic() - began < 0.4
+def delayed_fetches() -> float:
+    return REGISTRY.get_sample_value("sediment_rlm_delayed_fetches") or 0.0
 
 
 @pytest.mark.parametrize(("max_wait_ms", "min_bytes"), [(-1, 0), (60_001, 0), (0, -1)])
