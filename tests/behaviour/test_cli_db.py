@@ -15,6 +15,8 @@ from services.rlmm.schema import ROLE, VIEWS, SchemaProblem, check_schema, curre
 from services.rlmm.schema_revision import known_revision
 from tests.harness.sediment_command import Completed, sediment
 
+pytestmark = pytest.mark.deep
+
 PASSWORD = "not-to-be-told"
 
 

@@ -32,6 +32,8 @@ from tests.contract.rlmm.segments import (
 )
 from tests.harness.rlmm_process import RlmmProcess, running_rlmm
 
+pytestmark = pytest.mark.deep
+
 HOUR_MS = 3_600_000
 
 

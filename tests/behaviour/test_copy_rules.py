@@ -44,6 +44,8 @@ from tests.harness.retained_log import (
 from tests.harness.ship_stack import Stack, description, fetch, lose_rolled_segments
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, write_log_dir
 
+pytestmark = pytest.mark.deep
+
 BROKER_ID = 7
 YEAR_MS = 365 * 24 * HOUR_MS
 EVERY_RANGE = [(base, base + 9) for base in range(0, 60, 10)]

@@ -19,6 +19,8 @@ from services.rpc.server.transport import PLAINTEXT, open_transport
 from tests.harness.eventually import eventually
 from tests.harness.secured_rsm import Secrets, make_secrets
 
+pytestmark = pytest.mark.deep
+
 
 @pytest.fixture
 def cleanup() -> Iterator[ExitStack]:

@@ -40,6 +40,8 @@ from services.workflows.segment_views import MetadataView
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.tier import HOUR_MS, SIZE_BYTES, SmallTier, a_topic, now_ms, segment
 
+pytestmark = pytest.mark.deep
+
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED

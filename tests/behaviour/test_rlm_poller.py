@@ -48,6 +48,8 @@ from tests.harness.retained_log import Changed, hourly_log
 from tests.harness.ship_stack import Stack, read
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
 
+pytestmark = pytest.mark.deep
+
 OURS, THEIRS = 7, 8
 REGISTERED = "c"  # of the log directory's meta.properties
 EPOCH = 2  # the latest of an hourly log

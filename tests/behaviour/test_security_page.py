@@ -35,6 +35,8 @@ from tests.harness.secured_rsm import serving_rsm
 from tests.harness.secured_server import Deployment
 from tests.harness.tokens import account
 
+pytestmark = pytest.mark.deep
+
 PAGE = (ROOT / "docs/security.md").read_text()
 COMMANDS = re.search(r"```sh\n(openssl .*?)```", PAGE, re.DOTALL)
 

@@ -28,6 +28,8 @@ from services.rsm.upload import PartBuffers
 from tests.contract.remote_storage_manager_contract import a_segment
 from tests.harness.moved_clock import MovedClock
 
+pytestmark = pytest.mark.deep
+
 PREFIX = "tier/"
 ATTEMPT = "00c0ffee00c0ffee"
 DEADLINE_S = 30.0

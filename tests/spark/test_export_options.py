@@ -8,7 +8,9 @@ import pytest
 from services.api.errors import InvalidRequestError
 from spark_jobs.export.options import LEASE_MS, parse_args
 
-PAGE = Path(__file__).parents[3] / "docs" / "spark-export.md"
+pytestmark = pytest.mark.spark
+
+PAGE = Path(__file__).parents[2] / "docs" / "spark-export.md"
 NEEDED = ["--rsm", "h:1", "--rlmm", "h:2", "--topic", "payments", "--table", "/t", "--plaintext"]
 
 
