@@ -37,6 +37,7 @@ GAPS = [name for name in FAILPOINTS if name.startswith("gap.")]
 INDEX_CACHE = [name for name in FAILPOINTS if name.startswith("index_cache.")]
 LOCAL = [name for name in FAILPOINTS if name.startswith("local.")]
 SWEEPS = [name for name in FAILPOINTS if name.startswith("sweep.")]
+EXPORTS = [name for name in FAILPOINTS if name.startswith("export.")]
 KILLED = -9
 
 
@@ -44,10 +45,10 @@ def test_every_failpoint_belongs_to_a_process_that_is_killed() -> None:
     """Here; those of DELETION in test_kill_while_expiring.py, of REMOVAL in
     test_kill_while_removing.py, of GAPS in test_faults_kills.py, of INDEX_CACHE in
     test_index_cache_kills.py, of LOCAL in test_kill_while_deleting_locally.py, of RSM also in
-    test_kill_and_reconcile.py, of SWEEPS in tests/spark. Each of these takes all of its kind, and
-    fails where one is not passed."""
+    test_kill_and_reconcile.py, of SWEEPS and EXPORTS in tests/spark. Each of these takes all of its
+    kind, and fails if one is not passed."""
     ours = [*RSM, *RLMM, *SHIP, *CLEAN_UP]
-    everywhere = [*ours, *DELETION, *REMOVAL, *GAPS, *INDEX_CACHE, *LOCAL, *SWEEPS]
+    everywhere = [*ours, *DELETION, *REMOVAL, *GAPS, *INDEX_CACHE, *LOCAL, *SWEEPS, *EXPORTS]
     assert sorted(everywhere) == sorted(FAILPOINTS)
 
 

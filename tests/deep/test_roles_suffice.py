@@ -58,7 +58,7 @@ COMMANDS: dict[str, tuple[Sequence[str], set[Role]]] = {
 def up(server_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     log_dir = tmp_path_factory.mktemp("roles") / "log"
     link_log_dir(BUNDLED_LOG, log_dir)
-    with running_up(server_directory / "roles", "--tls", "--log-dir", log_dir) as made:
+    with running_up(server_directory / "up-with-roles", "--tls", "--log-dir", log_dir) as made:
         yield made
 
 

@@ -129,6 +129,8 @@ def _requests(method: MethodDescriptor, world: World) -> st.SearchStrategy[Asked
     @st.composite
     def request(draw: st.DrawFn) -> Message:
         made = draw(sound_requests(method.input_type, world))
+        if not method.input_type.fields:
+            return made  # There is nothing to spoil.
         for _ in range(draw(_FAULTS)):
             made = draw(spoilt(made, world))
         return made
