@@ -175,7 +175,8 @@ class OffsetService(RemoteLogManager, Protocol):
         The broker's own log start stays as it is. Idempotent: it never falls.
 
         Errors: NOT_LEADER_OR_FOLLOWER: this broker does not lead the partition.
-        OFFSET_OUT_OF_RANGE: above the high watermark. POLICY_VIOLATION: the topic is on hold.
+        OFFSET_OUT_OF_RANGE: above the high watermark. POLICY_VIOLATION: the topic is on
+        hold, or an export has yet to read records below the offset.
 
         Raises:
             InvalidRequestError: nothing to delete, too much, or a partition twice.

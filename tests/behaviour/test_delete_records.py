@@ -14,6 +14,7 @@ from services.api.offset_queries import (
 )
 from services.api.partitions import EventQuery
 from services.api.remote_log_manager import FetchError
+from services.api.segments import MAX_EXPORT_LEASE_MS
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.harness.callback_rlm import FOLLOWER, LEADER, callback_rlm, send_role
 from tests.harness.retained_log import take_turns
@@ -116,6 +117,21 @@ def test_segments_below_are_deleted_by_the_next_pass_of_retention(
     assert delete(rlm, 12).log_start_offset == 12
     take_turns(rlm, 2)
     assert stack.ranges() == [(10, 19)]
+
+
+@pytest.mark.usefixtures("files")
+def test_what_an_export_has_yet_to_read_is_not_deleted(stack: Stack, log_dir: Path) -> None:
+    stack.rlmm.set_export_position(NAME, "lake", 11, MAX_EXPORT_LEASE_MS)
+    answer = delete(stack.rlm(log_dir), 12)
+    assert answer.error is FetchError.POLICY_VIOLATION
+    assert "lake" in answer.error_message
+    assert stack.rlmm.partition_state(NAME).value.log_start_offset == 0
+
+
+@pytest.mark.usefixtures("files")
+def test_an_export_lets_go_of_what_it_has_read(stack: Stack, log_dir: Path) -> None:
+    stack.rlmm.set_export_position(NAME, "lake", 12, MAX_EXPORT_LEASE_MS)
+    assert delete(stack.rlm(log_dir), 12).log_start_offset == 12
 
 
 @pytest.mark.usefixtures("files")
