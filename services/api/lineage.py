@@ -102,11 +102,9 @@ class Lineage:
         """
         if self.latest_epoch is None or epoch > self.latest_epoch:
             return None
-        if epoch == self.latest_epoch:
-            return EpochEnd(epoch, log_end_offset)
         at = bisect_right(self.entries, epoch, key=lambda entry: entry.leader_epoch)
         greatest = self.entries[at - 1].leader_epoch if at else epoch
-        return EpochEnd(greatest, self.entries[at].start_offset)
+        return EpochEnd(greatest, self.end_offset_for(epoch, log_end_offset))
 
     def merged_with_report(self, reported: "Lineage") -> "Lineage":
         """Merge a broker's reported history, which may lack the beginning, into this one.

@@ -171,7 +171,8 @@ class OffsetService(RemoteLogManager, Protocol):
     def delete_records(self, wanted: tuple[RecordsToDelete, ...]) -> list[RaisedLogStart]:
         """Raise the tier's log start, to the high watermark at most (Kafka: DeleteRecords).
 
-        Readers get nothing below it from then on; retention deletes the segments below it later.
+        Readers of this RLM get nothing below it from then on, those of another RLM after its next
+        pass; retention deletes the segments below it later.
         The broker's own log start stays as it is. Idempotent: it never falls.
 
         Errors: NOT_LEADER_OR_FOLLOWER: this broker does not lead the partition.

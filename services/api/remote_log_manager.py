@@ -261,8 +261,7 @@ class FetchRequest:
         require(
             0 < self.max_bytes <= MAX_FETCH_BYTES, "max_bytes", f"must be 1 to {MAX_FETCH_BYTES}"
         )
-        asked = [p.topic_id_partition for p in self.partitions]
-        require(len(set(asked)) == len(asked), "partitions", "names one partition twice")
+        require_distinct((p.topic_id_partition for p in self.partitions), "partitions")
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -126,7 +126,9 @@ def _fetch_once(
         for source, run in groupby(filled, key=attrgetter("source"))
     ]
     aborted = [transaction for part in parts for transaction in part.aborted_transactions]
-    return _Answer(runs, aborted, max((part.high_watermark for part in parts), default=-1))
+    committed = isolation is IsolationLevel.READ_COMMITTED
+    ends = (part.last_stable_offset if committed else part.high_watermark for part in parts)
+    return _Answer(runs, aborted, max(ends, default=-1))
 
 
 _UNREADABLE = (InflatedTooLargeError, TooManyHeadersError, DamagedDataError, CorruptRecordError)

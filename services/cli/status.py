@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from services.api.errors import NotServedError, RemoteStorageError
 from services.api.ids import uuid_to_text
 from services.api.partitions import AnomalyKind, VerificationKind
 from services.api.remote_log_manager import CopyLag
@@ -99,20 +100,33 @@ def status(
     addresses = _addresses({"rsm": rsm, "rlmm": rlmm, "rlm": rlm}, data_dir)
     endpoints = _endpoints(addresses, data_dir)
     tier, lags, now_ms = None, list[CopyLag](), time.time_ns() // 1_000_000
+    unread: list[Line] = []
     if _answers(endpoints, "rlmm"):
         with connected_rlmm(addresses["rlmm"], data_dir) as metadata:
-            tier = tier_facts(metadata, Bounds(stuck_after_ms, anomalies_ms))
+            try:
+                tier = tier_facts(metadata, Bounds(stuck_after_ms, anomalies_ms))
+            except RemoteStorageError as e:
+                unread.append(_unread("tier", e))
     for endpoint in endpoints:
         if endpoint.service == "rlm" and endpoint.address and endpoint.severity is Severity.OK:
             with connected_rlm(endpoint.address, data_dir) as manager:
-                lags.append(manager.copy_lag())
+                try:
+                    lags.append(manager.copy_lag())
+                except RemoteStorageError as e:
+                    unread.append(_unread("copying", e))
     found = Status(endpoints, tier, lags, now_ms)
-    lines = list(lines_of(found))
+    lines = [*lines_of(found), *unread]
     if output is Format.JSON:
         print_json(_as_json(found, lines))
     else:
         print_table("Status", ("what", "state", ""), _rows(lines))
     raise typer.Exit(int(max(line.severity for line in lines)))
+
+
+def _unread(what: str, error: RemoteStorageError) -> Line:
+    """Describe what a ready service did not tell; one of an earlier release may not know it."""
+    is_older = isinstance(error, NotServedError)
+    return Line(what, Severity.WARNING if is_older else Severity.CRITICAL, f"not read: {error}")
 
 
 def _addresses(given: Mapping[str, str | None], data_dir: Path | None) -> dict[str, str]:
@@ -248,11 +262,13 @@ def anomalies_text(tier: TierFacts) -> str:
 
 def verification_text(tier: TierFacts, kind: VerificationKind) -> str:
     """Describe how long ago the topics were verified."""
+    if tier.unread_verifications:
+        return f"not read: {tier.unread_verifications}"
     last, never = tier.last.get(kind), tier.unverified[kind]
     if last is None:
         return "no topic was verified" if never else "nothing to verify"
-    text = f"every topic within {age_text(tier.now_ms - last.ended_ms)} (first {last.topic})"
-    return f"{text}; but {never:,} topics never as a whole" if never else text
+    text = f"the oldest {age_text(tier.now_ms - last.ended_ms)} ago ({last.topic})"
+    return f"{text}; {never:,} topics never as a whole" if never else text
 
 
 def _rows(lines: Sequence[Line]) -> Iterator[tuple[str, str, str]]:

@@ -1,12 +1,13 @@
 """Read the facts of `sediment status`, with few calls, and judge each of them."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from enum import IntEnum
 from uuid import UUID
 
-from services.api.errors import RemoteResourceNotFoundError
+from services.api.errors import NotServedError, RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
 from services.api.partitions import (
     NO_SEGMENTS,
@@ -21,6 +22,7 @@ from services.api.remote_log_metadata_manager import (
     MAX_PAGE_SIZE,
     PartitionSummary,
     RemoteLogMetadataManager,
+    all_partitions,
     all_segments,
     all_verifications,
 )
@@ -98,6 +100,7 @@ class TierFacts:
         anomalies: counts by kind; has_more_anomalies: they are counted in part only.
         last: the last whole verification of the topic for which it is oldest, by kind.
         unverified: topics with finished segments that were never verified as a whole, by kind.
+        unread_verifications: why these two were not read; "" if they were.
     """
 
     now_ms: int = 0
@@ -107,13 +110,14 @@ class TierFacts:
     unfinished: int = 0
     unread_partitions: int = 0
     stuck: list[StuckSegment] = field(default_factory=list)
-    held: list[str] = field(default_factory=list)
+    held: set[str] = field(default_factory=set)
     marked: int = 0
     oldest_mark_ms: int | None = None
     anomalies: Counter[AnomalyKind] = field(default_factory=Counter)
     has_more_anomalies: bool = False
     last: dict[VerificationKind, Verification] = field(default_factory=dict)
     unverified: Counter[VerificationKind] = field(default_factory=Counter)
+    unread_verifications: str = ""
 
     @property
     def anomaly_severity(self) -> Severity:
@@ -144,10 +148,12 @@ def lag_severity(lag: CopyLag) -> Severity:
 
 def tier_facts(rlmm: RemoteLogMetadataManager, bounds: Bounds) -> TierFacts:
     """Read what RLMM knows: a few pages, and the unfinished segments of few partitions."""
-    facts, topic_ids, finished = TierFacts(), set[UUID](), set[UUID]()
+    # The database's time, if there is a partition.
+    facts = TierFacts(now_ms=time.time_ns() // 1_000_000)
+    topic_ids, finished = set[UUID](), set[UUID]()
     unfinished: list[PartitionSummary] = []
     marks_ms: list[int] = []
-    for summary in _summaries(rlmm):
+    for summary in all_partitions(rlmm, page_size=MAX_PAGE_SIZE):
         tp, totals = summary.topic_id_partition, summary.totals or NO_SEGMENTS
         facts.now_ms = summary.read_at_ms
         facts.partitions += 1
@@ -157,8 +163,8 @@ def tier_facts(rlmm: RemoteLogMetadataManager, bounds: Bounds) -> TierFacts:
             finished.add(tp.topic_id)
         if totals.live_segments > totals.finished_segments:
             unfinished.append(summary)
-        if summary.is_held and tp.topic not in facts.held:
-            facts.held.append(tp.topic)
+        if summary.is_held:
+            facts.held.add(tp.topic)
         if summary.marked_at_ms is not None:
             marks_ms.append(summary.marked_at_ms)
     facts.topics, facts.marked = len(topic_ids), len(marks_ms)
@@ -173,22 +179,17 @@ def tier_facts(rlmm: RemoteLogMetadataManager, bounds: Bounds) -> TierFacts:
     ]
     facts.stuck = sorted(stuck, key=lambda each: each.age_ms, reverse=True)
     seen_from_ms = max(facts.now_ms - bounds.anomalies_ms, 0)
-    query = AnomalyQuery(last_seen_from_ms=seen_from_ms)
-    page = rlmm.list_anomalies(query, page_size=MAX_PAGE_SIZE)
-    facts.anomalies.update(seen.anomaly.kind for seen in page.anomalies)
-    facts.has_more_anomalies = bool(page.next_page_token)
-    _add_verifications(facts, rlmm, finished)
+    # Those that are critical apart: however many others there are, they are seen.
+    for kinds in (_LOST, tuple(kind for kind in AnomalyKind if kind not in _LOST)):
+        query = AnomalyQuery(kinds, last_seen_from_ms=seen_from_ms)
+        page = rlmm.list_anomalies(query, page_size=MAX_PAGE_SIZE)
+        facts.anomalies.update(seen.anomaly.kind for seen in page.anomalies)
+        facts.has_more_anomalies |= bool(page.next_page_token)
+    try:
+        _add_verifications(facts, rlmm, finished)
+    except NotServedError as e:
+        facts.unread_verifications = str(e)
     return facts
-
-
-def _summaries(rlmm: RemoteLogMetadataManager) -> Iterator[PartitionSummary]:
-    token = ""
-    while True:
-        page = rlmm.list_partitions(page_size=MAX_PAGE_SIZE, page_token=token)
-        yield from page.partitions
-        token = page.next_page_token
-        if not token:
-            return
 
 
 def _unfinished_of(summary: PartitionSummary) -> int:

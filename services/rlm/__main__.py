@@ -80,7 +80,8 @@ def main() -> None:
             manager.stop(settings.drain_timeout_ms / 1000)
 
         name = "tieredstorage.v1.RemoteLogManager"
-        serve(Service("rlm", name, add_to, _always_ready, stop), settings)
+        service = Service("rlm", name, add_to, _always_ready, stop, end_watches=manager.end_waits)
+        serve(service, settings)
 
 
 def _open_channel(address: str, settings: RlmSettings) -> grpc.Channel:

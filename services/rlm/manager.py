@@ -207,10 +207,8 @@ class BrokerRemoteLogManager:
             limits.max_partitions,
         )
         remote = RemoteSegmentReader(rsm, rlmm, self._index_cache, limits.read)
-        purgatory = FetchPurgatory(
-            self._roles.partition, remote, limits.purgatory, self._stopping, clock
-        )
-        self._fetcher = Fetcher(self._roles.partition, remote, self.topic_counts, purgatory)
+        self._purgatory = FetchPurgatory(self._roles.partition, remote, limits.purgatory, clock)
+        self._fetcher = Fetcher(self._roles.partition, remote, self.topic_counts, self._purgatory)
         self._offset_finder = OffsetFinder(
             self._roles.partition, remote, rlmm, limits.list_offsets_timeout_s
         )
@@ -296,12 +294,17 @@ class BrokerRemoteLogManager:
         for scheduler in self.schedulers:
             scheduler.start()
 
+    def end_waits(self) -> None:
+        """Let fetches that wait for records answer now, and later ones at once."""
+        self._purgatory.end_waits()
+
     def stop(self, grace_s: float) -> None:
         """Stop all tasks and finish running copies within `grace_s`.
 
         The next start cleans up copies that did not finish.
         """
         self._stopping.set()
+        self.end_waits()
         self._revisions.stop()
         until_s = time.monotonic() + grace_s
         is_idle = self.scheduler.stop(grace_s)

@@ -1,15 +1,15 @@
 """Count what a run verifies of each topic, and record it in RLMM."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import islice
 from typing import Any
 from uuid import UUID
 
 from services.api.partitions import MAX_VERIFIED_TOPICS, VerificationRun, VerifiedTopic
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segments import RemoteLogSegmentMetadata
+from services.workflows.deletion import batches
 
 COUNTS = ("segments", "verified_segments", "verified_bytes", "failed_segments")
 """The counts of a VerifiedTopic."""
@@ -63,16 +63,11 @@ class Coverage:
         Raises:
             RetriableRemoteStorageError: RLMM is unreachable; run it again.
         """
-        verified = (self.topics.get(each, VerifiedTopic(each)) for each in sorted(topic_ids))
-        for batch in _batches(verified):
+        verified = [self.topics.get(each, VerifiedTopic(each)) for each in sorted(topic_ids)]
+        for batch in batches(verified, MAX_VERIFIED_TOPICS):
             rlmm.report_verification(run, batch)
 
 
 def verified_of(row: Mapping[str, Any]) -> VerifiedTopic:
     """Build what was verified of a topic from a row of Coverage."""
     return VerifiedTopic(UUID(row["topic_id"]), **{name: row[name] for name in COUNTS})
-
-
-def _batches(topics: Iterator[VerifiedTopic]) -> Iterator[list[VerifiedTopic]]:
-    while batch := list(islice(topics, MAX_VERIFIED_TOPICS)):
-        yield batch

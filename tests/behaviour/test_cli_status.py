@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
+from services.api.errors import NotServedError
 from services.api.partitions import (
     Anomaly,
     AnomalyKind,
@@ -16,7 +17,9 @@ from services.api.partitions import (
     VerifiedTopic,
 )
 from services.api.remote_log_manager import CopyLag
+from services.cli import status_facts
 from services.cli.status import lag_text
+from services.cli.status_facts import Bounds, Severity, tier_facts
 from services.common.release import release
 from services.rlm.partition import Uncopied
 from services.rlm.servicer import RemoteLogManagerServicer
@@ -29,6 +32,7 @@ from tests.harness.rlmm_process import RlmmProcess
 from tests.harness.served_rsm import serving
 from tests.harness.ship_stack import running_stack
 from tests.harness.tier import a_topic, now_ms
+from tieredstorage.v1 import remote_log_manager_pb2 as rlm_pb
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as rlm_grpc
 
 NOBODY = "127.0.0.1:9"
@@ -120,6 +124,43 @@ def test_damage_is_critical_and_what_a_run_repairs_is_not(
     rlmm.client.report_anomalies([Anomaly(kind, orders.topic_id, 0, segment_id)], "run")
     found, document = status(rlmm, "--rsm", rsm)
     assert (found, document["tier"]["anomalies"][kind.value]) == (code, 1)
+
+
+def test_damage_is_seen_behind_any_number_of_other_anomalies(
+    rlmm: RlmmProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_facts, "MAX_PAGE_SIZE", 2)
+    (orders,) = a_topic("orders", 1)
+    kinds = [AnomalyKind.ORPHAN_OBJECTS] * 3 + [AnomalyKind.CORRUPT_OBJECT]
+    for number, kind in enumerate(kinds):
+        segment_id = finished(rlmm.client, orders, number, number).remote_log_segment_id.id
+        rlmm.client.report_anomalies([Anomaly(kind, orders.topic_id, 0, segment_id)], "run")
+    facts = tier_facts(rlmm.client, Bounds(HOUR_MS, HOUR_MS))
+    assert facts.anomaly_severity is Severity.CRITICAL
+    assert facts.has_more_anomalies
+    assert facts.anomalies[AnomalyKind.ORPHAN_OBJECTS] == 2
+
+
+class EarlierServicer(RemoteLogManagerServicer):
+    def GetCopyLag(
+        self, request: rlm_pb.GetCopyLagRequest, context: grpc.ServicerContext
+    ) -> rlm_pb.GetCopyLagResponse:
+        raise NotServedError("GetCopyLag is not served")
+
+
+def test_what_an_earlier_release_does_not_serve_is_named_beside_the_rest(
+    rlmm: RlmmProcess, rsm: str, database_url: str, tmp_path: Path
+) -> None:
+    with running_stack(database_url, tmp_path / "own") as stack:
+        earlier = EarlierServicer(stack.rlm())
+
+        def add_to(server: grpc.Server) -> None:
+            rlm_grpc.add_RemoteLogManagerServicer_to_server(earlier, server)
+
+        with served(add_to, "tieredstorage.v1.RemoteLogManager") as (_, address):
+            code, document = status(rlmm, "--rsm", rsm, "--rlm", address)
+    assert (code, severities(document)["copying"]) == (1, "WARNING")
+    assert severities(document)["tier"] == "OK"
 
 
 def test_a_service_that_is_away_is_critical(rlmm: RlmmProcess) -> None:

@@ -26,7 +26,7 @@ from tests.harness.committed_reads import batches_in
 from tests.harness.databases import Databases
 from tests.harness.ship_stack import BUNDLED, Stack, bundled_name, bytes_of, running_stack
 from tests.harness.troubled_managers import FailingRlmm
-from tests.unit.rlm.kafka_bytes import NAME, three_segments
+from tests.unit.rlm.kafka_bytes import NAME, high_watermarks, three_segments
 
 TOPICS = ("payments", "mixed-codecs", "orders.eu-west", "clicks")
 NAMES = [bundled_name(topic) for topic in TOPICS]
@@ -227,3 +227,15 @@ def test_the_end_of_each_leader_epoch(stack: Stack, log_dir: Path) -> None:
     answers = stack.rlm().offsets_for_leader_epochs(queries)
     tier_ends = [EpochEnd(0, 0), EpochEnd(1, 10), EpochEnd(1, 10), EpochEnd(3, 20)]
     assert [answer.end for answer in answers] == [*tier_ends, None, None, None]
+
+
+def test_a_record_at_the_high_watermark_is_not_found(stack: Stack, log_dir: Path) -> None:
+    log_dir /= "kafka"
+    link_log_dir(BUNDLED, log_dir)
+    name = bundled_name("payments")
+    time_ms, _, _ = max(records_of(log_dir / "payments-0"))
+    first = find(stack.rlm(log_dir), name, time_ms).offset
+    high_watermarks(log_dir, {(name.topic, name.partition): first + 1})
+    assert find(stack.rlm(log_dir), name, time_ms).offset == first
+    high_watermarks(log_dir, {(name.topic, name.partition): first})
+    assert find(stack.rlm(log_dir), name, time_ms) == FoundOffset(name)

@@ -48,6 +48,8 @@ class AbortedTransactions:
                 self._found.append(entry)
         due = [entry for entry in self._found if entry.first_offset < end_offset]
         self._found = [entry for entry in self._found if entry.first_offset >= end_offset]
+        # An index of the tier and one of the log may have the same entry; it was returned then.
+        self._first_offset = end_offset
         return tuple(sorted({AbortedTransaction(e.first_offset, e.producer_id) for e in due}))
 
 
@@ -76,6 +78,8 @@ def _remote_entries(view: PartitionView, offset: int, end_offset: int) -> Iterat
 
 def _local_entries(log: LocalLog, offset: int) -> Iterator[AbortedTxn]:
     for segment in log.segments:
+        if segment.base_offset >= log.high_watermark:
+            return  # What is read has ended below.
         if not segment.is_rolled or segment.end_offset >= offset:
             yield from _entries_of(segment)
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from services.api.calls import current_call
-from services.api.errors import RemoteResourceNotFoundError
+from services.api.errors import RemoteResourceNotFoundError, RemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.offset_queries import (
     MAX_OFFSET_QUERIES,
@@ -168,7 +168,11 @@ class _Search:
         log = self._view.log
         lineage = None if log is None else log.lineage
         if lineage is None or lineage.epoch_for_offset(offset) is None:
-            lineage = self._view.lineage()
+            try:
+                lineage = self._view.lineage()
+            except RemoteStorageError:
+                # The offset is known without the tier's leader epochs.
+                return FoundOffset(self._name, offset=offset)
         epoch = lineage.epoch_for_offset(offset)
         return FoundOffset(self._name, offset=offset, leader_epoch=epoch)
 

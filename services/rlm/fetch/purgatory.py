@@ -13,7 +13,6 @@ from services.records.batches import BatchError
 from services.rlm.fetch.kafka_errors import PARTITION_FAILURES
 from services.rlm.fetch.partition_view import PartitionView
 from services.rlm.fetch.segment_reader import RemoteSegmentReader, local_batches
-from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.metrics import DELAYED_FETCHES
 from services.rlm.partition import Partition
 
@@ -42,7 +41,6 @@ class FetchPurgatory:
     an error of any partition, which the answer then has.
 
     Args:
-        stopping: ends all waits.
     """
 
     def __init__(
@@ -50,14 +48,17 @@ class FetchPurgatory:
         partition_of: Callable[[TopicIdPartition], Partition],
         remote: RemoteSegmentReader,
         limits: PurgatoryLimits,
-        stopping: Event,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._partition_of = partition_of
         self._remote = remote
         self._places = BoundedSemaphore(limits.most)
-        self._stopping = stopping
+        self._stopping = Event()
         self._clock = clock
+
+    def end_waits(self) -> None:
+        """End all waits, and let no later fetch wait."""
+        self._stopping.set()
 
     def hold(self, request: FetchRequest) -> None:
         """Wait until `min_bytes` can be read, or `max_wait_ms` have passed."""
@@ -91,8 +92,7 @@ class FetchPurgatory:
         except PARTITION_FAILURES as e:
             return type(e)
         if log is not None:
-            # The same object as long as nothing changes, and kept in `seen` until the next check.
-            return _Same(log)
+            return log  # The same object as long as nothing changes.
         revision = partition.tier.polled_revision
         return int(self._clock() / _UNFOLLOWED_S) if revision is None else revision
 
@@ -107,19 +107,6 @@ class FetchPurgatory:
             if missing <= 0:
                 return True
         return False
-
-
-class _Same:
-    """Compares equal only for the same log object."""
-
-    def __init__(self, log: LocalLog) -> None:
-        self._log = log
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other._log is self._log
-
-    def __hash__(self) -> int:
-        return id(self._log)
 
 
 def _readable_bytes(

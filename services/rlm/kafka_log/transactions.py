@@ -58,10 +58,14 @@ class Transactions:
 
     def last_stable_offset(self, log_end_offset: int) -> int:
         """Return the first offset of the oldest open transaction, or else `log_end_offset`."""
-        return min(self.open.values(), default=log_end_offset)
+        first = self.first_open
+        return log_end_offset if first is None else first
 
 
 HEADERS_READ_AHEAD_BYTES = 64 * 1024
+
+MAX_HISTORY = 50_000
+"""The most changes of the oldest open transaction that are kept above the high watermark."""
 
 
 class LogTail:
@@ -97,8 +101,8 @@ class LogTail:
         """
         at = bisect_right(self._oldest_open, high_watermark, key=itemgetter(0))
         if at == 0:
-            # The active segment begins above it, which is so for some seconds after a roll; or the
-            # high watermark fell, and then the segment's beginning is low enough.
+            # The log was first read when its active segment began above the high watermark; or that
+            # fell or stands still below a long history, and the segment's beginning is low enough.
             offset = min(high_watermark, self._base_offset)
             if self._below_segment is None or self._below_segment[0] != offset:
                 stable = transactions_at(segments, offset).last_stable_offset(offset)
@@ -117,13 +121,25 @@ class LogTail:
         """
         active = segments[-1]
         if active.base_offset != self._base_offset or active.size_bytes < self.end_position:
+            history = self._history_before(segments)
             self._transactions = transactions_at(segments, active.base_offset)
             self._base_offset = self.log_end_offset = active.base_offset
             self.end_position = 0
             self._below_segment = None
-            self._oldest_open = [(active.base_offset, self._transactions.first_open)]
+            self._oldest_open = [*history, (active.base_offset, self._transactions.first_open)]
         if active.size_bytes > self.end_position:
             self._read_on(active)
+
+    def _history_before(self, segments: Sequence[LocalSegment]) -> list[tuple[int, int | None]]:
+        """Return the history up to the active segment, if only a roll came between.
+
+        For some seconds after a roll the high watermark is below the active segment.
+        """
+        if len(segments) < 2 or segments[-2].base_offset != self._base_offset:
+            return []
+        if segments[-2].size_bytes > self.end_position:
+            self._read_on(segments[-2])
+        return self._oldest_open if self.log_end_offset == segments[-1].base_offset else []
 
     def _read_on(self, active: LocalSegment) -> None:
         with (
@@ -143,10 +159,15 @@ class LogTail:
 
     def _observe(self, batch: Batch) -> None:
         self._transactions.observe(batch)
-        if batch.is_transactional:
-            first = self._transactions.first_open
-            if first != self._oldest_open[-1][1]:
-                self._oldest_open.append((batch.base_offset + 1, first))
+        before = self._oldest_open[-1][1]
+        # A transaction that begins is not the oldest, unless it is alone.
+        if not batch.is_transactional or not (batch.is_control or before is None):
+            return
+        first = self._transactions.first_open
+        if first != before:
+            self._oldest_open.append((batch.base_offset + 1, first))
+            if len(self._oldest_open) > MAX_HISTORY:
+                del self._oldest_open[: MAX_HISTORY // 2]
 
 
 def transactions_at(segments: Sequence[LocalSegment], offset: int) -> Transactions:
@@ -192,7 +213,9 @@ def _observe_from(
         size, base = segment.size_bytes, segment.base_offset
         try:
             for batch in walk_batches(window, 0, size, base, verify=False):
-                if start <= batch.base_offset < offset:
+                if batch.base_offset >= offset:
+                    break
+                if batch.base_offset >= start:
                     transactions.observe(batch)
         except BatchError:
             return

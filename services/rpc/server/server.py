@@ -65,7 +65,8 @@ class Service:
             called once, before their threads are joined.
         watch_methods: the methods, as gRPC names them, whose calls last until one side ends them.
         watch_threads: the most concurrent calls of these methods.
-        end_watches: ends these calls, and later ones as well; called once, before the drain.
+        end_watches: ends these calls, and what other calls wait for, and later ones as well; called
+            once, before the drain.
     """
 
     name: str

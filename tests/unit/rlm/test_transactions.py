@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from services.records.index_files import AbortedTxn, open_transactions, parse_aborted_txns
+from services.rlm.kafka_log import transactions
 from services.rlm.kafka_log.partition_dir import list_segments
 from services.rlm.kafka_log.transactions import LogTail
 from tests.unit.rlm.kafka_bytes import (
@@ -82,6 +83,35 @@ def test_a_high_watermark_in_an_earlier_segment_is_looked_up_there(files: Partit
     files.segment(5, [batch(5)])
     tail = tail_of(files)
     assert [stable_end(files, tail, end) for end in (1, 2, 3, 4, 5, 6)] == [1, 1, 1, 4, 5, 6]
+
+
+def test_after_a_roll_the_rolled_segment_is_not_read_again(files: PartitionFiles) -> None:
+    log = files.segment(0, [batch(0), in_transaction(1, 9), marker(2, 9, ABORT)])
+    tail = tail_of(files)
+    assert stable_end(files, tail, 1) == 1
+    with log.open("ab") as file:
+        file.write(in_transaction(3, 8) + batch(4))
+    files.snapshot(5, {8: 3})
+    files.segment(5, [batch(5), marker(6, 8, COMMIT)])
+    tail.follow(list_segments(files.path))
+    log.write_bytes(bytes(log.stat().st_size))
+    assert [stable_end(files, tail, end) for end in (2, 3, 4, 5, 7)] == [1, 3, 3, 3, 7]
+
+
+def test_a_long_history_is_cut_and_nothing_is_stable_too_early(
+    files: PartitionFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "MAX_HISTORY", 4)
+    log = [
+        each
+        for at in range(0, 20, 2)
+        for each in (in_transaction(at, 9), marker(at + 1, 9, COMMIT))
+    ]
+    files.segment(0, log)
+    tail = tail_of(files)
+    stable = [stable_end(files, tail, end) for end in range(21)]
+    assert all(found <= end for end, found in enumerate(stable))
+    assert (stable[9], stable[20]) == (0, 20)
 
 
 def test_a_high_watermark_that_falls_is_never_taken_for_stable(files: PartitionFiles) -> None:
