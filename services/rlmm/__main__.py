@@ -4,7 +4,7 @@ import grpc
 
 from services.api.errors import InvalidRequestError
 from services.common.log import configure_logging
-from services.rlmm.db import create_database_engine
+from services.rlmm.db import Transactions, create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rlmm.settings import RlmmSettings
@@ -27,7 +27,7 @@ def main() -> None:
         engine, settings.limits(), settings.watch_limits(), settings.connection_shares()
     )
 
-    ages = VerificationAges(engine)
+    ages = VerificationAges(Transactions(engine))
 
     def close() -> None:
         ages.stop()

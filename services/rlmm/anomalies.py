@@ -35,7 +35,7 @@ from services.rlmm.batch import Change
 from services.rlmm.db import JsonRow, run
 from services.rlmm.limits import MAX_NAMES_AND_NUMBERS_BYTES, Position, check_text, fitting
 from services.rlmm.rows import EPOCH, AnyRow, ms_of
-from services.rlmm.tables import AnomalyRow
+from services.rlmm.tables import VERIFICATION_KINDS, AnomalyRow
 
 KEPT_RUN_IDS = 10
 MAX_NUMBERS_BYTES = 256
@@ -202,8 +202,6 @@ def _seen(row: AnyRow) -> SeenAnomaly:
     )
 
 
-VERIFICATION_KINDS = list(VerificationKind)
-
 # Rows come in the order of the key, so that two reports never deadlock.
 VERIFIED = """
     INSERT INTO verifications (
@@ -236,11 +234,11 @@ VERIFICATIONS = """
             sum(verified_segments)::bigint AS verified_segments,
             sum(verified_bytes)::bigint AS verified_bytes,
             sum(failed_segments)::bigint AS failed_segments
-        FROM verifications WHERE {after}
+        FROM verifications WHERE {after} AND {of_topic}
         GROUP BY topic_id, kind, parts
     ) AS done
     JOIN topics AS t USING (topic_id)
-    WHERE {of_topic} AND EXISTS (
+    WHERE EXISTS (
         SELECT FROM partitions AS p WHERE p.topic_id = done.topic_id
             AND p.delete_state IS DISTINCT FROM 'DELETE_PARTITION_FINISHED')
     ORDER BY topic_id, kind, verified_parts = parts DESC, verified_parts::float8 / parts DESC,
@@ -286,10 +284,11 @@ def list_verifications(
     values: dict[str, object] = {"rows": limit + 1}
     of_topic, later = "true", "true"
     if topic:
-        of_topic, values["topic"] = "t.name = :topic", topic
+        of_topic = "topic_id IN (SELECT topic_id FROM topics WHERE name = :topic)"
+        values["topic"] = topic
     if after is not None:
         number, values["topic_id"] = after
-        values["kind"] = VERIFICATION_KINDS[min(max(number, 0), len(VERIFICATION_KINDS) - 1)].value
+        values["kind"] = VERIFICATION_KINDS[min(max(number, 0), len(VERIFICATION_KINDS) - 1)]
         later = "(topic_id, kind) > (:topic_id, :kind)"
     page = text(VERIFICATIONS.format(of_topic=of_topic, after=later))
     rows = connection.execute(page, values).all()
@@ -297,7 +296,7 @@ def list_verifications(
     token = ""
     if count < len(rows):
         last = rows[count - 1]
-        number = VERIFICATION_KINDS.index(VerificationKind(last.kind))
+        number = VERIFICATION_KINDS.index(last.kind)
         token = limits.encode(verifications_fingerprint(topic), (number, last.topic_id))
     return VerificationPage(tuple(_verification(row) for row in rows[:count]), token)
 

@@ -5,8 +5,11 @@ from contextlib import suppress
 from threading import Event, Thread
 
 from prometheus_client import Gauge
-from sqlalchemy import Engine, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import text
+
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.rlmm.db import Transactions
+from services.rlmm.tables import VERIFICATION_KINDS
 
 INTERVAL_S = 60.0
 STOP_TIMEOUT_S = 1.0
@@ -24,12 +27,15 @@ UNVERIFIED = Gauge(
 )
 
 # A verification is whole if all its parts are there, and as old as the oldest of them.
-AGES = text("""
+AGES = text(f"""
     SELECT kinds.kind, extract(epoch FROM min(last.ended_at))::float8 AS oldest_s,
         count(*) FILTER (WHERE last.ended_at IS NULL AND topic_id IS NOT NULL) AS unverified
-    FROM (VALUES ('RECONCILE'), ('SCRUB')) AS kinds (kind)
-    LEFT JOIN (SELECT DISTINCT topic_id FROM partitions WHERE finished_segments > 0) AS topics
-        ON true
+    FROM (VALUES {", ".join(f"('{kind}')" for kind in VERIFICATION_KINDS)}) AS kinds (kind)
+    LEFT JOIN (
+        SELECT t.topic_id FROM topics AS t CROSS JOIN LATERAL (
+            SELECT FROM partitions AS p
+            WHERE p.topic_id = t.topic_id AND p.finished_segments > 0 LIMIT 1) AS used
+    ) AS topics ON true
     LEFT JOIN LATERAL (
         SELECT max(whole.ended_at) AS ended_at FROM (
             SELECT min(v.ended_at) AS ended_at FROM verifications AS v
@@ -45,8 +51,8 @@ _log = logging.getLogger(__name__)
 class VerificationAges:
     """Read the ages in a thread; while the database is away, the last ones stay published."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="verification-ages", daemon=True)
 
@@ -62,10 +68,10 @@ class VerificationAges:
         """Read the ages and publish them.
 
         Raises:
-            SQLAlchemyError: the database is away, or has no such table yet.
+            RetriableRemoteStorageError: the database is unreachable or busy.
+            RemoteStorageError: the database has no such table yet.
         """
-        with self._engine.connect() as connection:
-            rows = connection.execute(AGES).all()
+        rows = self._transactions.read(lambda connection: connection.execute(AGES).all())
         for row in rows:
             UNVERIFIED.labels(row.kind).set(row.unverified)
             if row.oldest_s is not None:
@@ -78,8 +84,10 @@ class VerificationAges:
         while True:
             try:
                 self.refresh()
-            except SQLAlchemyError:
+            except RetriableRemoteStorageError:
                 # Readiness reports that the database is away.
                 _log.debug("cannot read when topics were verified", exc_info=True)
+            except RemoteStorageError as e:
+                _log.warning("cannot read when topics were verified: %s", e)
             if self._stopping.wait(INTERVAL_S):
                 return

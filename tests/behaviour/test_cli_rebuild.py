@@ -1,15 +1,33 @@
 """Test `sediment db rebuild` and `sediment db confirm-rebuild` over real services."""
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from services.api.segments import RemoteLogSegmentState
+from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import Files
-from tests.harness.rlmm_process import RlmmProcess
-from tests.harness.served_rsm import ServedRsm
+from tests.harness.rlmm_process import RlmmProcess, serving_rlmm
+from tests.harness.served_rsm import ServedRsm, serving
 from tests.harness.tier import SIZE_BYTES, SmallTier, a_topic, segment
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+@pytest.fixture
+def rlmm(database_url: str) -> Iterator[RlmmProcess]:
+    with serving_rlmm(database_url) as made:
+        yield made
+
+
+@pytest.fixture
+def rsm(tmp_path: Path) -> Iterator[ServedRsm]:
+    (tmp_path / "objects").mkdir()
+    with serving(RsmSettings(backend="filesystem", directory=tmp_path / "objects")) as made:
+        yield made
 
 
 def rebuild(rlmm: RlmmProcess, rsm: ServedRsm, *options: str) -> tuple[int, dict[str, Any]]:

@@ -1,22 +1,43 @@
 """Test `sediment scrub` over real services."""
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.local.seaweedfs import S3Endpoint
 from services.rsm.backends.filesystem import FilesystemStorage
+from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import MIB, Files, some_bytes
 from tests.contract.rsm_over_s3 import settings_for
 from tests.harness.faults import Answer
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.rlmm_process import RlmmProcess
+from tests.harness.rlmm_process import RlmmProcess, serving_rlmm
 from tests.harness.s3_operations import s3_operation
 from tests.harness.served_rsm import ServedRsm, serving
 from tests.harness.tier import SmallTier, a_topic, segment
 
 SIZE = 2 * MIB + 500
+
+
+@pytest.fixture
+def rlmm(database_url: str) -> Iterator[RlmmProcess]:
+    with serving_rlmm(database_url) as made:
+        yield made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FilesystemStorage:
+    (tmp_path / "objects").mkdir()
+    return FilesystemStorage(tmp_path / "objects")
+
+
+@pytest.fixture
+def rsm(store: FilesystemStorage, tmp_path: Path) -> Iterator[ServedRsm]:
+    with serving(RsmSettings(backend="filesystem", directory=tmp_path / "objects")) as made:
+        yield made
 
 
 def scrub(rlmm: RlmmProcess, rsm: ServedRsm, *options: str) -> tuple[int, dict[str, Any]]:

@@ -28,7 +28,7 @@ from tests.contract.rlmm.segments import DELETE_STARTED, MARKED, add, finished, 
 from tests.contract.rlmm.segments import segment as started
 from tests.harness.grpc_server import served
 from tests.harness.retained_log import AT_ONCE, HOUR_MS, hourly_log
-from tests.harness.rlmm_process import RlmmProcess
+from tests.harness.rlmm_process import RlmmProcess, serving_rlmm
 from tests.harness.served_rsm import serving
 from tests.harness.ship_stack import running_stack
 from tests.harness.tier import a_topic, now_ms
@@ -36,6 +36,12 @@ from tieredstorage.v1 import remote_log_manager_pb2 as rlm_pb
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as rlm_grpc
 
 NOBODY = "127.0.0.1:9"
+
+
+@pytest.fixture
+def rlmm(database_url: str) -> Iterator[RlmmProcess]:
+    with serving_rlmm(database_url) as made:
+        yield made
 
 
 @pytest.fixture

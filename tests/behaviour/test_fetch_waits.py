@@ -132,7 +132,7 @@ def test_beyond_the_limit_of_waiting_fetches_one_is_answered_at_once(
         eventually(lambda: delayed_fetches() == before + 1)
         wait_for(rlm, 25, 1)
         assert not waiting.done()
-        rlm.stop(0.0)
+        rlm.end_waits()
         (part,) = waiting.result(timeout=SOON_S)
     assert part.record_batches == b""
 

@@ -7,6 +7,7 @@ from prometheus_client import REGISTRY
 from sqlalchemy import Engine, text
 
 from services.api.partitions import VerificationKind, VerificationRun, VerifiedTopic
+from services.rlmm.db import Transactions
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.verification_ages import VerificationAges
 from tests.contract.rlmm.segments import finished
@@ -28,7 +29,7 @@ def test_the_oldest_whole_verification_counts_and_topics_without_one(
     [old], [young], [half], [empty] = (a_topic() for _ in range(4))
     for tp in (old, young, half):
         finished(rlmm, tp, 0, 9)
-    ages = VerificationAges(engine)
+    ages = VerificationAges(Transactions(engine))
     ages.refresh()
     assert [value("unverified_topics", kind) for kind in ("SCRUB", "RECONCILE")] == [3, 3]
     for part in (1, 2):
@@ -46,7 +47,8 @@ def test_the_oldest_whole_verification_counts_and_topics_without_one(
 def test_the_thread_ends_when_it_is_stopped(
     rlmm: SqlRemoteLogMetadataManager, engine: Engine
 ) -> None:
-    ages = VerificationAges(engine)
+    ages = VerificationAges(Transactions(engine))
     ages.start()
+    assert "verification-ages" in {thread.name for thread in threading.enumerate()}
     ages.stop()
     assert "verification-ages" not in {thread.name for thread in threading.enumerate()}

@@ -22,11 +22,14 @@ class AbortedTransactions:
     of the log.
 
     Source: RemoteLogManager.collectAbortedTransactions, UnifiedLog.collectAbortedTransactions.
+
+    Args:
+        entries: as index_entries yields them.
     """
 
-    def __init__(self, view: PartitionView, first_offset: int) -> None:
+    def __init__(self, entries: Iterator[AbortedTxn], first_offset: int) -> None:
         self._first_offset = first_offset
-        self._entries = _entries(view, first_offset)
+        self._entries = entries
         self._found: list[AbortedTxn] = []
         self._complete_below = 0
 
@@ -53,7 +56,7 @@ class AbortedTransactions:
         return tuple(sorted({AbortedTransaction(e.first_offset, e.producer_id) for e in due}))
 
 
-def _entries(view: PartitionView, first_offset: int) -> Iterator[AbortedTxn]:
+def index_entries(view: PartitionView, first_offset: int) -> Iterator[AbortedTxn]:
     """Read the entries of the tier's indexes below the local log, then those of the local ones."""
     log = view.log
     local_start = INT64_MAX if log is None else log.segments[0].base_offset

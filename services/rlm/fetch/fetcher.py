@@ -22,7 +22,7 @@ from services.api.remote_log_manager import (
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.retry import replan
 from services.records.batches import Batch, BatchError
-from services.rlm.fetch.aborted_transactions import AbortedTransactions
+from services.rlm.fetch.aborted_transactions import AbortedTransactions, index_entries
 from services.rlm.fetch.index_cache import damaged
 from services.rlm.fetch.kafka_errors import PARTITION_FAILURES, kafka_error
 from services.rlm.fetch.partition_view import (
@@ -148,7 +148,8 @@ class PartitionFetch:
         if self._aborted is not None:
             self.view.read_log()
             self.view.refresh_tier()
-        self._aborted = AbortedTransactions(self.view, self._part_offset)
+        entries = index_entries(self.view, self._part_offset)
+        self._aborted = AbortedTransactions(entries, self._part_offset)
         return self._aborted
 
     def batches(self, budget: PartitionBudget) -> Iterator[tuple[RecordSource, Batch]]:
