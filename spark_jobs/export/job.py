@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def export(options: ExportOptions, say: Say) -> Report:
             spark.dataSource.register(SedimentRecords)
             table = ExportTable(spark, java, options.table)
             table.create()
-            run = _Run(spark, table, tier, options, records, say)
+            run = _Run(spark, table, tier, options, records, say, partitions)
             return _report(options, [run.partition(tp) for tp in partitions])
 
 
@@ -92,6 +93,7 @@ class _Run:
         options: ExportOptions,
         records: RecordsOptions,
         say: Say,
+        partitions: Sequence[TopicIdPartition],
     ) -> None:
         self._spark = spark
         self._table = table
@@ -99,9 +101,12 @@ class _Run:
         self._options = options
         self._records = records
         self._say = say
+        self._waiting = list(partitions)
+        self._renewed_s = time.monotonic()
 
     def partition(self, tp: TopicIdPartition) -> Report:
         """Export a partition; a loss of offsets ends only this partition."""
+        self._waiting.remove(tp)
         name = application_id(tp)
         position = self._table.position(name)
         keep(self._tier, self._options, tp, position or 0)
@@ -130,10 +135,19 @@ class _Run:
             self._table.commit(self._rows(tp, first, end), name, scope, end)
             failpoint("export.committed")
             keep(self._tier, self._options, tp, end)
+            self._renew()
             row["next_offset"] = end
             row["commits"] += 1
             self._say(f"{tp.topic}-{tp.partition}: offsets {first} to {end - 1} are in the table")
         return row
+
+    def _renew(self) -> None:
+        """Renew the leases of the partitions whose turn is to come, once a quarter has passed."""
+        if time.monotonic() - self._renewed_s < self._options.lease_ms / 4000:
+            return
+        for tp in self._waiting:
+            keep(self._tier, self._options, tp, 0)  # a lower position only renews
+        self._renewed_s = time.monotonic()
 
     def _rows(self, tp: TopicIdPartition, first: int, end: int) -> DataFrame:
         topic_id = uuid_to_text(tp.topic_id)

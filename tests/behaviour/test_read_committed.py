@@ -13,12 +13,12 @@ from services.api.remote_log_manager import (
     FetchError,
     RemoteLogManager,
 )
-from services.records.batches import Marker, control_marker
 from services.records.index_files import AbortedTxn
 from tests.harness.committed_reads import (
     READ_COMMITTED,
     batches_in,
     committed_answer,
+    committed_in,
     committed_offsets,
 )
 from tests.harness.databases import Databases
@@ -61,25 +61,6 @@ def payments(
         stack.ship(directory / "logs")
         yield stack, directory / "logs"
     databases.give_back(url)
-
-
-def committed_in(data: bytes) -> tuple[set[int], int]:
-    """Return the offsets of committed batches by their markers alone, and the stable end."""
-    committed: set[int] = set()
-    still_open: dict[int, list[tuple[int, int]]] = {}
-    end = 0
-    for each in batches_in(data):
-        end = each.last_offset + 1
-        if each.is_control:
-            ended = still_open.pop(each.producer_id, [])
-            if control_marker(each) is Marker.COMMIT:
-                committed.update(*(range(first, last + 1) for first, last in ended))
-        elif each.is_transactional:
-            still_open.setdefault(each.producer_id, []).append((each.base_offset, each.last_offset))
-        else:
-            committed.update(range(each.base_offset, end))
-    stable = min((first[0][0] for first in still_open.values()), default=end)
-    return {offset for offset in committed if offset < stable}, stable
 
 
 def on_disk(stack: Stack, log_dir: Path, scratch: Path) -> RemoteLogManager:

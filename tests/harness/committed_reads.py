@@ -11,7 +11,7 @@ from services.api.remote_log_manager import (
     IsolationLevel,
     RemoteLogManager,
 )
-from services.records.batches import Batch, walk_batches
+from services.records.batches import Batch, Marker, control_marker, walk_batches
 from services.records.committed import CommittedReader
 
 READ_COMMITTED = IsolationLevel.READ_COMMITTED
@@ -68,3 +68,22 @@ def committed_offsets(
         for batch in kept:
             found.update(range(max(batch.base_offset, offset), batch.last_offset + 1))
         offset = end
+
+
+def committed_in(data: bytes) -> tuple[set[int], int]:
+    """Return the offsets of committed batches by their markers alone, and the stable end."""
+    committed: set[int] = set()
+    still_open: dict[int, list[tuple[int, int]]] = {}
+    end = 0
+    for each in batches_in(data):
+        end = each.last_offset + 1
+        if each.is_control:
+            ended = still_open.pop(each.producer_id, [])
+            if control_marker(each) is Marker.COMMIT:
+                committed.update(*(range(first, last + 1) for first, last in ended))
+        elif each.is_transactional:
+            still_open.setdefault(each.producer_id, []).append((each.base_offset, each.last_offset))
+        else:
+            committed.update(range(each.base_offset, end))
+    stable = min((first[0][0] for first in still_open.values()), default=end)
+    return {offset for offset in committed if offset < stable}, stable
