@@ -89,7 +89,7 @@ class FileWindow:
         self._data, self._start = memoryview(data), position
 
 
-RangeReader = Callable[[int, int], Iterator[bytes]]
+RangeReader = Callable[[int, int], Iterator[bytes | memoryview]]
 """Open a stream over a range of a segment, given the positions of its first and last byte."""
 
 
@@ -104,7 +104,7 @@ class StreamWindow:
         self._open_range = open_range
         self._size_bytes = size_bytes
         self._read_ahead_bytes = read_ahead_bytes
-        self._stream: Iterator[bytes] = iter(())
+        self._stream: Iterator[bytes | memoryview] = iter(())
         self._data = memoryview(b"")
         self._start = 0
 

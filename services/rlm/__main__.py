@@ -23,6 +23,7 @@ from services.rlm.collectors import (
 )
 from services.rlm.copy.rules import CopyLagDefaults, CopyQuotaLimit
 from services.rlm.copy.segment import CopyLimits
+from services.rlm.fetch.chunk_cache import FILLS_AHEAD, ChunkLimits
 from services.rlm.fetch.index_cache import IndexFileLimits
 from services.rlm.fetch.purgatory import PurgatoryLimits
 from services.rlm.fetch.segment_reader import RemoteReadLimits
@@ -139,6 +140,11 @@ def _build_manager(
         read=RemoteReadLimits(
             threads=settings.remote_log_reader_threads,
             wait_s=settings.remote_fetch_max_wait_ms / 1000,
+        ),
+        # One for each reader, and as many for readers that did not wait for theirs.
+        chunks=ChunkLimits(
+            total_bytes=settings.remote_log_chunk_cache_memory_bytes,
+            fills=2 * settings.remote_log_reader_threads + FILLS_AHEAD,
         ),
         index_memory_bytes=settings.remote_log_index_cache_memory_bytes,
         index_files=_index_files(settings),

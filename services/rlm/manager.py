@@ -49,13 +49,10 @@ from services.common.retry import Backoff
 from services.rlm.copy.rules import CopyLagDefaults, CopyQuotaLimit, CopyRules
 from services.rlm.copy.segment import CopyLimits, SegmentCopier
 from services.rlm.describe import PageDescriber, at_most, copy_lag_of, page_of, token_after
+from services.rlm.fetch.cached_storage import CacheInvalidatingStorage
+from services.rlm.fetch.chunk_cache import ChunkCache, ChunkLimits
 from services.rlm.fetch.fetcher import Fetcher
-from services.rlm.fetch.index_cache import (
-    CacheInvalidatingStorage,
-    IndexFileLimits,
-    IndexFiles,
-    RemoteIndexCache,
-)
+from services.rlm.fetch.index_cache import IndexFileLimits, IndexFiles, RemoteIndexCache
 from services.rlm.fetch.offset_finder import OffsetFinder
 from services.rlm.fetch.purgatory import FetchPurgatory, PurgatoryLimits
 from services.rlm.fetch.segment_reader import RemoteReadLimits, RemoteSegmentReader
@@ -112,6 +109,7 @@ class RlmLimits:
     read: RemoteReadLimits = field(default_factory=RemoteReadLimits)
     list_offsets_timeout_s: float = 30.0
     purgatory: PurgatoryLimits = field(default_factory=PurgatoryLimits)
+    chunks: ChunkLimits = field(default_factory=ChunkLimits)
     index_memory_bytes: int = 32 * 1024 * 1024
     index_files: IndexFileLimits | None = None
     max_partitions: int = 20_000
@@ -152,7 +150,10 @@ class BrokerRemoteLogManager:
         wait_s = limits.read.wait_s
         self._index_cache = RemoteIndexCache(rsm, limits.index_memory_bytes, files, wait_s)
         self.topic_counts = TopicCounts(limits.metrics_max_topics)
-        self._rsm = rsm = CacheInvalidatingStorage(rsm, self._index_cache, self.topic_counts)
+        self._chunks = ChunkCache(rsm, limits.chunks, clock)
+        self._rsm = rsm = CacheInvalidatingStorage(
+            rsm, self._index_cache, self._chunks, self.topic_counts
+        )
         self._rlmm = rlmm
         self._source = source
         self._stopping = threading.Event()
@@ -206,7 +207,7 @@ class BrokerRemoteLogManager:
             lambda name: new_partition(name, None, rsm, rlmm, self._revisions, cluster_id),
             limits.max_partitions,
         )
-        remote = RemoteSegmentReader(rsm, rlmm, self._index_cache, limits.read)
+        remote = RemoteSegmentReader(rlmm, self._index_cache, self._chunks, limits.read)
         self._purgatory = FetchPurgatory(self._roles.partition, remote, limits.purgatory, clock)
         self._fetcher = Fetcher(self._roles.partition, remote, self.topic_counts, self._purgatory)
         self._offset_finder = OffsetFinder(
@@ -313,6 +314,7 @@ class BrokerRemoteLogManager:
         if not is_idle:
             self._cancelled.set()
             self.scheduler.wait_idle(grace_s)
+        self._chunks.close()
 
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
         return self._fetcher.fetch(request)

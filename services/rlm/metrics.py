@@ -94,6 +94,34 @@ FILE_BYTES = Gauge(
     "Size of the index files, as counted for RLM_REMOTE_LOG_INDEX_FILE_CACHE_TOTAL_SIZE_BYTES.",
 )
 
+CHUNK_HITS = Counter(
+    "sediment_rlm_chunk_cache_hits", "Reads of remote segments' bytes that found them in memory."
+)
+
+CHUNK_MISSES = Counter(
+    "sediment_rlm_chunk_cache_misses",
+    "Reads of remote segments' bytes that had to request them from RSM.",
+)
+
+CHUNK_EVICTIONS = Counter(
+    "sediment_rlm_chunk_cache_evictions", "Chunks of remote segments evicted for others."
+)
+
+CHUNKS_BYTES = Gauge(
+    "sediment_rlm_chunk_cache_bytes",
+    "Bytes of remote segments in memory or about to arrive, as counted for "
+    "RLM_REMOTE_LOG_CHUNK_CACHE_MEMORY_BYTES.",
+)
+
+CHUNK_READ_AHEAD_BYTES = Counter(
+    "sediment_rlm_read_ahead_bytes",
+    "Bytes of remote segments requested before a reader needed them.",
+)
+
+CHUNK_UNUSED_BYTES = Counter(
+    "sediment_rlm_read_ahead_unused_bytes", "Of these, bytes that were evicted unread."
+)
+
 REVISIONS_WATCHED = Gauge(
     "sediment_rlm_revisions_watched",
     "Partitions whose changes RLMM reports as they happen; the others are polled.",

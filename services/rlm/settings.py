@@ -211,7 +211,9 @@ class RlmSettings(ServiceSettings):
         default=500,
         ge=1,
         le=_INT32_MAX,
-        description="How long a read of the tier waits for a reader thread, ms.",
+        description="How long a read of the tier waits for a reader thread, and for the store's "
+        "next bytes, ms. A read that takes longer is answered without records, and fills the cache "
+        "for the next one.",
     )
     remote_list_offsets_request_timeout_ms: int = Field(
         default=30_000,
@@ -219,6 +221,13 @@ class RlmSettings(ServiceSettings):
         le=_INT32_MAX,
         description="Maximum time to find the offsets of one ListOffsets request, ms. What is not "
         "found by then is REQUEST_TIMED_OUT.",
+    )
+    remote_log_chunk_cache_memory_bytes: int = Field(
+        default=64 * 1024 * 1024,
+        ge=0,
+        description="Memory for parts of remote segments that were read, or are read ahead of "
+        "sequential readers, bytes. Each of these needs 32 MiB to be read fastest. If it is full, "
+        "each reader has up to 1 MiB more.",
     )
     remote_log_index_cache_memory_bytes: int = Field(
         default=32 * 1024 * 1024, ge=1, description="Memory for indexes of remote segments, bytes."

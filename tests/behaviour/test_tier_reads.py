@@ -6,6 +6,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from socket import socket
 from threading import Semaphore
+from typing import Any
 
 import grpc
 import pytest
@@ -22,6 +23,7 @@ from services.api.remote_log_manager import (
 from services.api.remote_storage_manager import IndexType
 from services.common.client_security import PLAINTEXT
 from services.common.settings import ServiceSettings
+from services.rlm.fetch.chunk_cache import ChunkCache, ChunkLimits
 from services.rlm.fetch.fetcher import PartitionBudget, PartitionFetch, RequestBudget
 from services.rlm.fetch.index_cache import RemoteIndexCache, check_index
 from services.rlm.fetch.segment_reader import RemoteReadLimits, RemoteSegmentReader
@@ -35,6 +37,7 @@ from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.server.server import Service, start_grpc
+from tests.harness.eventually import eventually
 from tests.harness.ship_stack import (
     EVERYTHING,
     Stack,
@@ -217,18 +220,15 @@ def test_a_dead_database_never_slows_local_reads(stack: Stack, log_dir: Path) ->
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("hung", ["fetch_log_segment", "remote_log_segment_metadata"])
-def test_a_silent_store_or_database_leaves_threads_to_local_reads(
-    stack: Stack, log_dir: Path, hung: str
-) -> None:
+def test_a_silent_database_leaves_threads_to_local_reads(stack: Stack, log_dir: Path) -> None:
     three_segments(log_dir)
     stack.ship(log_dir)
     for file in (log_dir / "t-0").glob(f"{0:020}.*"):
         file.unlink()
     hanging = Semaphore(0)
-    rsm, rlmm = Hanging(stack.rsm, hung, hanging), Hanging(stack.rlmm, hung, hanging)
+    rlmm: Any = Hanging(stack.rlmm, "remote_log_segment_metadata", hanging)
     limits = RlmLimits(read=RemoteReadLimits(threads=2, wait_s=2.0))
-    rlm = BrokerRemoteLogManager([log_dir], rsm, rlmm, limits)
+    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, rlmm, limits)
     with served_rlm(rlm, stream_threads=4) as client, ThreadPoolExecutor(5) as pool:
         stuck = [pool.submit(read, client, 0) for _ in range(2)]
         try:
@@ -240,9 +240,26 @@ def test_a_silent_store_or_database_leaves_threads_to_local_reads(
                 assert answer.result(timeout=60.0) is FetchError.TIERED_STORAGE_NOT_AVAILABLE
             assert not any(answer.done() for answer in stuck)
         finally:
-            rsm.let_go()
             rlmm.let_go()
         assert all(isinstance(answer.result(timeout=60.0), bytes) for answer in stuck)
+
+
+def test_a_silent_store_holds_no_reader_and_one_request(stack: Stack, log_dir: Path) -> None:
+    files = three_segments(log_dir)
+    whole = bytes_of(files.path)
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    hanging = Semaphore(0)
+    rsm = Hanging(stack.rsm, "fetch_log_segment", hanging)
+    rlm = stack.rlm(log_dir, rsm=rsm, limits=RlmLimits(read=RemoteReadLimits(wait_s=0.05)))
+    for _ in range(2):
+        (part,) = fetch(rlm, 0)
+        assert (part.error, part.record_batches) == (FetchError.NONE, b"")
+        assert part.high_watermark > 0
+    assert hanging.acquire(timeout=30.0)
+    assert not hanging.acquire(blocking=False)
+    rsm.let_go()
+    eventually(lambda: read(rlm, 0) == whole)
 
 
 @contextmanager
@@ -303,7 +320,8 @@ def test_read_of_repeatedly_vanishing_segments_ends(stack: Stack, log_dir: Path)
     lose_rolled_segments(log_dir)
     partition = new_partition(NAME, local, stack.rsm, stack.rlmm)
     cache = RemoteIndexCache(stack.rsm, 1024 * 1024)
-    remote = RemoteSegmentReader(stack.rsm, stack.rlmm, cache, RemoteReadLimits())
+    chunks = ChunkCache(stack.rsm, ChunkLimits())
+    remote = RemoteSegmentReader(stack.rlmm, cache, chunks, RemoteReadLimits())
     fetch_of_one = PartitionFetch(partition, remote, 0)
     fetch_of_one.find_bounds()
     budget = PartitionBudget(RequestBudget(EVERYTHING), EVERYTHING)

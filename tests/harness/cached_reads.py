@@ -26,19 +26,24 @@ class CachedReads:
     """Reads all partitions through an RLM with an index cache.
 
     Attributes:
-        logs: the first offset and the bytes, as their broker had them, of the partitions that begin
-            with a whole segment.
+        logs: the first offsets of the segments and the bytes, as their broker had them, of the
+            partitions that begin with a whole segment.
     """
 
     rlm: ServiceProcess
-    logs: Mapping[TopicIdPartition, tuple[int, bytes]] = field(repr=False)
+    logs: Mapping[TopicIdPartition, tuple[list[int], bytes]] = field(repr=False)
 
     def read_all(self) -> None:
-        """Read each partition from its first byte to its last, whatever the cache does."""
+        """Read each partition from its first byte to its last, whatever the cache does.
+
+        Read also from within each segment, because its first offset needs no index.
+        """
         with open_channel(self.rlm.address, PLAINTEXT) as channel:
             client = RemoteLogManagerClient(channel, self.rlm.address)
-            for name, (start_offset, log) in self.logs.items():
-                parts = fetch(client, start_offset, name)
+            for name, (starts, log) in self.logs.items():
+                for start_offset in starts:
+                    fetch(client, start_offset + 1, name, max_bytes=1)
+                parts = fetch(client, starts[0], name)
                 assert parts[0].error is FetchError.NONE, f"{name}: {parts[0].error_message}"
                 assert b"".join(part.record_batches for part in parts) == log
 
@@ -64,10 +69,10 @@ def cached_reads(
     """
     found = find_partitions([world.log_dir]).partitions
     logs = {
-        name: (start_offset, log)
+        name: (starts, log)
         for name, folder in found.items()
-        for start_offset, log in [_log_in(folder.path)]
-        if folder.log_start_offset in (None, start_offset)
+        for starts, log in [_log_in(folder.path)]
+        if folder.log_start_offset in (None, starts[0])
     }
     assert len(logs) > 1
     world.ship()
@@ -81,5 +86,5 @@ def cached_reads(
         rlm.kill()
 
 
-def _log_in(folder: Path) -> tuple[int, bytes]:
-    return min(int(log.stem) for log in folder.glob("*.log")), bytes_of(folder)
+def _log_in(folder: Path) -> tuple[list[int], bytes]:
+    return sorted(int(log.stem) for log in folder.glob("*.log")), bytes_of(folder)

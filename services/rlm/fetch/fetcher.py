@@ -33,6 +33,7 @@ from services.rlm.fetch.partition_view import (
     PartitionView,
 )
 from services.rlm.fetch.purgatory import FetchPurgatory
+from services.rlm.fetch.read_ahead import ReadTimeoutError
 from services.rlm.fetch.segment_reader import (
     LostSegmentError,
     RemoteSegmentReader,
@@ -215,9 +216,13 @@ class PartitionFetch:
     def _segment_of_tier(
         self, segment: RemoteLogSegmentMetadata, end_offset: int, budget: PartitionBudget
     ) -> Iterator[tuple[RecordSource, Batch]]:
-        wanted_bytes = budget.left_bytes
         batches = self._remote.batches(
-            segment, self._offset, budget.takes, wanted_bytes, end_offset
+            segment,
+            self._offset,
+            budget.takes,
+            budget.left_bytes,
+            end_offset,
+            lambda: self.view.find_remote(segment.end_offset + 1),
         )
         try:
             with self.view.remote_slot(), closing(batches):
@@ -234,7 +239,7 @@ class PartitionFetch:
     def _lost_or_deleted(
         self, segment: RemoteLogSegmentMetadata, error: RemoteResourceNotFoundError
     ) -> OffsetOutOfRangeError | NotServedHereError | LostSegmentError:
-        now = self.view.find_remote(self._offset)
+        now = self.view.find_remote(self._offset, is_changed=True)
         if now is None or now.remote_log_segment_id != segment.remote_log_segment_id:
             return self._not_there(f"offset {self._offset} was deleted during the read")
         return LostSegmentError(
@@ -298,7 +303,9 @@ class Fetcher:
                 yield from parts.add(source, batch)
             yield from parts.finish()
         except PARTITION_FAILURES as e:
-            tier_read.failed(e)
+            # As in Kafka, a read that takes too long is no error of the tier.
+            if not isinstance(e, ReadTimeoutError):
+                tier_read.failed(e)
             yield from parts.end_early(e)
 
 
@@ -338,12 +345,17 @@ class _Parts:
             yield self._part()
 
     def end_early(self, error: Exception) -> Iterator[FetchPart]:
-        """Yield the batches before the error, or the error if there are none."""
+        """Yield the batches before the error, or the error if there are none.
+
+        A part without either lets the reader fetch again at once.
+        """
         try:
             yield from self._flush()
         except PARTITION_FAILURES as e:
             error = e
-        if self._is_empty:
+        if self._is_empty and isinstance(error, ReadTimeoutError):
+            yield self._part()
+        elif self._is_empty:
             yield self._error(error)
         else:
             _log.info("%s: read ended early: %s", self._name, error)

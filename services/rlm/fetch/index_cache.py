@@ -8,7 +8,7 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +21,11 @@ from services.api.errors import (
     CorruptSegmentError,
     InvalidRequestError,
     RemoteResourceNotFoundError,
-    RemoteStorageError,
 )
 from services.api.ids import RemoteLogSegmentId
 from services.api.lineage import parse_checkpoint
 from services.api.remote_storage_manager import (
     IndexType,
-    LogSegmentData,
-    OpenedLogSegment,
     RemoteStorageManager,
 )
 from services.api.segments import RemoteLogSegmentMetadata
@@ -48,7 +45,6 @@ from services.rlm.metrics import (
     FILES,
     HITS,
     MISSES,
-    TopicCounts,
 )
 from services.rlm.topic_configs import SingleFlight
 
@@ -523,66 +519,3 @@ def _check_times(data: bytes, last_relative_offset: int) -> None:
         before = entry[0], entry[1]
     if before[1] > last_relative_offset:
         raise ValueError(f"relative offset {before[1]} is beyond the segment")
-
-
-class CacheInvalidatingStorage:
-    """Forward calls to RSM; remove the indexes of deleted segments and count deletions.
-
-    Source: RemoteLogManager calls indexCache.remove after a deletion.
-    """
-
-    def __init__(
-        self, rsm: RemoteStorageManager, cache: RemoteIndexCache, counts: TopicCounts
-    ) -> None:
-        self._rsm = rsm
-        self._cache = cache
-        self._counts = counts
-
-    def copy_log_segment_data(
-        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
-    ) -> bytes | None:
-        return self._rsm.copy_log_segment_data(metadata, data)
-
-    def fetch_log_segment(
-        self,
-        metadata: RemoteLogSegmentMetadata,
-        start_position: int,
-        end_position: int | None = None,
-    ) -> Iterator[bytes]:
-        return self._rsm.fetch_log_segment(metadata, start_position, end_position)
-
-    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedLogSegment:
-        return self._rsm.open_log_segment(metadata)
-
-    def fetch_index(
-        self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
-    ) -> Iterator[bytes]:
-        return self._rsm.fetch_index(metadata, index_type)
-
-    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        try:
-            self._rsm.delete_log_segment_data(metadata)
-        except RemoteStorageError as e:
-            self._counts.add_deletion(metadata, e)
-            raise
-        self._counts.add_deletion(metadata, None)
-        self._cache.remove([metadata.remote_log_segment_id])
-
-    def delete_log_segment_data_batch(
-        self, metadatas: Sequence[RemoteLogSegmentMetadata]
-    ) -> list[RemoteStorageError | None]:
-        try:
-            errors = self._rsm.delete_log_segment_data_batch(metadatas)
-        except RemoteStorageError as e:
-            for metadata in metadatas:
-                self._counts.add_deletion(metadata, e)
-            raise
-        for metadata, error in zip(metadatas, errors, strict=True):
-            self._counts.add_deletion(metadata, error)
-        deleted = (m for m, error in zip(metadatas, errors, strict=True) if error is None)
-        self._cache.remove(metadata.remote_log_segment_id for metadata in deleted)
-        return errors
-
-
-def _conforms(storage: CacheInvalidatingStorage) -> RemoteStorageManager:
-    return storage

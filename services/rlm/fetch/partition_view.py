@@ -186,11 +186,15 @@ class PartitionView:
         with self.remote_slot():
             return self.remote.first_open_offset(self.tier.newest)
 
-    def find_remote(self, offset: int) -> RemoteLogSegmentMetadata | None:
-        """Find the finished segment that contains `offset` in this partition's lineage."""
+    def find_remote(self, offset: int, is_changed: bool = False) -> RemoteLogSegmentMetadata | None:
+        """Find the finished segment that contains `offset` in this partition's lineage.
+
+        It is not looked up again while the tier is as it was last read, unless `is_changed`.
+        """
         with self.remote_slot():
-            lineage = self.lineage()
-            return self.remote.find(self.partition.topic_id_partition, lineage, offset)
+            lineage, revision = self.lineage(), None if is_changed else self.tier.revision
+            name = self.partition.topic_id_partition
+            return self.remote.lookups.find(name, lineage, offset, revision)
 
     def lineage(self) -> Lineage:
         """Return the leader epochs of tier and log."""

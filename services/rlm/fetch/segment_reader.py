@@ -12,7 +12,7 @@ from services.api.ids import TopicIdPartition
 from services.api.lineage import EpochRanges, Lineage
 from services.api.remote_log_manager import RecordSource
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.remote_storage_manager import IndexType, RemoteStorageManager
+from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT64_MAX
 from services.common.fair_queue import FairQueue, Slot
@@ -32,7 +32,10 @@ from services.records.index_files import (
     open_transactions,
     parse_aborted_txns,
 )
+from services.rlm.fetch.chunk_cache import ChunkCache
 from services.rlm.fetch.index_cache import RemoteIndexCache
+from services.rlm.fetch.read_ahead import NextSegment, SegmentStreams, SequentialReads
+from services.rlm.fetch.segment_lookups import SegmentLookUps
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LocalSegment, reading_segment
 from services.rlm.metrics import (
@@ -165,35 +168,20 @@ class RemoteSegmentReader:
 
     def __init__(
         self,
-        rsm: RemoteStorageManager,
         rlmm: RemoteLogMetadataManager,
         cache: RemoteIndexCache,
+        chunks: ChunkCache,
         limits: RemoteReadLimits,
     ) -> None:
-        self._rsm = rsm
         self._rlmm = rlmm
+        self.lookups = SegmentLookUps(rlmm)
         self._cache = cache
+        self._chunks = chunks
+        self._streams = SegmentStreams(chunks)
+        self._reads = SequentialReads()
         name = f"concurrent remote reads (limit {limits.threads})"
         self.queue = FairQueue(name, limits.threads)
         self._wait_s = limits.wait_s
-
-    def find(
-        self, name: TopicIdPartition, lineage: Lineage, offset: int
-    ) -> RemoteLogSegmentMetadata | None:
-        """Find the finished segment that contains `offset` in this lineage.
-
-        The result is None if there is none or the partition is unknown. The caller holds a slot.
-
-        Raises:
-            RetriableRemoteStorageError: if RLMM or its database is unreachable.
-        """
-        epoch = lineage.epoch_for_offset(offset)
-        if epoch is None:
-            return None
-        try:
-            return self._rlmm.remote_log_segment_metadata(name, epoch, offset).value
-        except RemoteResourceNotFoundError:
-            return None
 
     def batches(
         self,
@@ -202,6 +190,7 @@ class RemoteSegmentReader:
         takes: TakesBatch,
         wanted_bytes: int,
         end_offset: int = INT64_MAX,
+        next_segment: NextSegment = lambda: None,
     ) -> Generator[Batch, None, None]:
         """Read the batches of a remote segment from `offset` to `end_offset` (exclusive).
 
@@ -209,12 +198,15 @@ class RemoteSegmentReader:
 
         Args:
             takes: as for batches_from.
-            wanted_bytes: about how much will be read; little more is requested from the store.
+            wanted_bytes: about how much will be read; little more is requested from the store,
+                unless an earlier read ended at `offset`.
+            next_segment: finds the segment that such a reader reads next.
 
         Raises:
             BatchError: if a batch is damaged.
             RemoteResourceNotFoundError: if the log or its index is not in the store.
             CorruptSegmentError: if the index is not valid.
+            ReadTimeoutError: if the store does not send the next bytes in time.
             RetriableRemoteStorageError: if the store is unreachable.
             RemoteStorageError: if the metadata has no size of the segment.
         """
@@ -225,15 +217,35 @@ class RemoteSegmentReader:
                 f"segment {name} cannot be read: its metadata has no size; run `sediment scrub "
                 f"--topic {name.topic_id_partition.topic}`"
             )
-        entry = self._cache.offset_index(segment).lookup(offset)
+        # Its first batch is at its beginning.
+        has_entry = offset > segment.start_offset
+        entry = self._cache.offset_index(segment).lookup(offset) if has_entry else None
+        partition = segment.remote_log_segment_id.topic_id_partition
+        read, read_bytes, next_offset = self._reads.begin(partition, offset), 0, offset
 
-        def open_range(start_position: int, end_position: int) -> Iterator[bytes]:
-            return self._rsm.fetch_log_segment(segment, start_position, end_position)
+        def open_range(start: int, _: int) -> Iterator[memoryview]:
+            wanted_end = start + wanted_bytes - read_bytes + _SKIPPED_AHEAD_BYTES
+            return self._streams.stream(
+                segment, start, wanted_end, read, self._wait_s, next_segment
+            )
 
-        window = StreamWindow(open_range, size, wanted_bytes + _SKIPPED_AHEAD_BYTES)
-        with closing(window):
-            source = SegmentBytes(window, segment.start_offset, size, end_offset)
-            yield from batches_from(source, offset, entry, takes)
+        try:
+            with closing(StreamWindow(open_range, size, size)) as window:
+                source = SegmentBytes(window, segment.start_offset, size, end_offset)
+                for batch in batches_from(source, offset, entry, takes):
+                    yield batch
+                    read_bytes += batch.size_bytes
+                    is_last = batch.next_position >= size
+                    next_offset = segment.end_offset if is_last else batch.last_offset
+                    next_offset += 1
+        except BatchError:
+            # The next read may get other bytes from the store.
+            self._chunks.remove([segment.remote_log_segment_id])
+            raise
+        finally:
+            if read_bytes:
+                read.run_bytes += read_bytes
+                self._reads.end(partition, next_offset, read)
 
     def first_offset_since(self, segment: RemoteLogSegmentMetadata, time_ms: int) -> int:
         """Return an offset of the segment before which every record is older than `time_ms`.

@@ -19,8 +19,9 @@ from services.api.errors import (
 )
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
+from services.rlm.fetch.cached_storage import CacheInvalidatingStorage
+from services.rlm.fetch.chunk_cache import ChunkCache, ChunkLimits
 from services.rlm.fetch.index_cache import (
-    CacheInvalidatingStorage,
     IndexFileLimits,
     IndexFiles,
     RemoteIndexCache,
@@ -315,7 +316,8 @@ def test_indexes_of_deleted_segments_are_removed(
     for copied in (gone, kept):
         for kind in IndexType:
             cache.index(copied, kind)
-    storage = CacheInvalidatingStorage(rsm.rsm, cache, TopicCounts())
+    chunks = ChunkCache(rsm.rsm, ChunkLimits())
+    storage = CacheInvalidatingStorage(rsm.rsm, cache, chunks, TopicCounts())
     if is_batch:
         assert storage.delete_log_segment_data_batch([gone]) == [None]
     else:

@@ -1,0 +1,339 @@
+"""Keep parts of remote segments in memory; one request to the store fills each of them."""
+
+import logging
+import threading
+import time
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from services.api.calls import IN_PROCESS, current_call, serving
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
+from services.api.ids import RemoteLogSegmentId
+from services.api.remote_storage_manager import RemoteStorageManager
+from services.api.segments import RemoteLogSegmentMetadata
+from services.rlm.metrics import (
+    CHUNK_EVICTIONS,
+    CHUNK_HITS,
+    CHUNK_MISSES,
+    CHUNK_READ_AHEAD_BYTES,
+    CHUNK_UNUSED_BYTES,
+    CHUNKS_BYTES,
+)
+
+_log = logging.getLogger(__name__)
+
+MIB = 1024 * 1024
+
+WITHOUT_ROOM_BYTES = MIB
+"""The longest chunk of a reader for which there is no room. It is dropped after its use."""
+
+ABANDONED_AFTER_S = 10.0
+"""A reader that has read nothing for so long may have stopped, seconds."""
+
+FILLS_AHEAD = 8
+"""The most concurrent requests for bytes that no reader needs yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkLimits:
+    """The limits of the cache.
+
+    Attributes:
+        total_bytes: of all chunks, also of those that are being filled.
+        fills: concurrent requests to the store.
+    """
+
+    total_bytes: int = 64 * MIB
+    fills: int = 32
+
+
+class Chunk:
+    """A part of a segment, readable while its bytes arrive.
+
+    Attributes:
+        start, end: positions in the segment; `end` is exclusive.
+        counted_bytes: towards the cache's limit, from before the first byte arrives.
+    """
+
+    def __init__(self, segment: RemoteLogSegmentId, start: int, end: int) -> None:
+        self.segment = segment
+        self.start = start
+        self.end = end
+        self.counted_bytes = end - start
+        self._pieces: list[bytes] = []
+        self._piece_ends: list[int] = []
+        self._error: Exception | None = None
+        self._arrived = threading.Condition()
+        # The following are the cache's, under its lock.
+        self.readers = 0
+        self.used_s = 0.0
+        self.is_filling = True
+        self.is_kept = True
+        self.is_passed = False
+        self.is_reread = False
+        self.is_ahead = False
+
+    def piece_at(self, position: int, wait_s: float) -> memoryview | None:
+        """Wait for the byte at `position`; return it and those that arrived together with it.
+
+        Returns:
+            None if the byte has not arrived in time; no bytes if the segment ends before it.
+
+        Raises:
+            RemoteStorageError: if the byte will not arrive.
+        """
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._is_decided(position), wait_s)
+            at = bisect_right(self._piece_ends, position)
+            if at == len(self._pieces):
+                if self._error is not None:
+                    raise self._error
+                return None if position < self.end else memoryview(b"")
+            piece, piece_end = self._pieces[at], self._piece_ends[at]
+        return memoryview(piece)[len(piece) - (piece_end - position) :]
+
+    def add(self, piece: bytes) -> None:
+        """Append the next bytes, without those beyond the chunk's end."""
+        with self._arrived:
+            at = self._piece_ends[-1] if self._piece_ends else self.start
+            piece = piece[: self.end - at]
+            if piece:
+                self._pieces.append(piece)
+                self._piece_ends.append(at + len(piece))
+                self._arrived.notify_all()
+
+    def finish(self, error: Exception | None) -> bool:
+        """End the arrival of bytes; return whether all are there.
+
+        Readers get `error` for the bytes that are missing; without one the segment ends here.
+        """
+        with self._arrived:
+            arrived_end = self._piece_ends[-1] if self._piece_ends else self.start
+            is_whole = arrived_end == self.end
+            self._error = None if is_whole else error
+            if error is None:
+                self.end = arrived_end
+            self._arrived.notify_all()
+            return is_whole
+
+    def _is_decided(self, position: int) -> bool:
+        has_arrived = bool(self._piece_ends) and position < self._piece_ends[-1]
+        return has_arrived or self._error is not None or position >= self.end
+
+
+class ChunkCache:
+    """Keep chunks of remote segments, up to a limit of bytes. Thread-safe.
+
+    Readers of the same bytes share one request, which goes on if they leave. Only chunks that a
+    reader has passed, or that nobody has read for a while, make room for others: those that were
+    read once go first, so that a scan does not evict what several readers use.
+    """
+
+    def __init__(
+        self,
+        rsm: RemoteStorageManager,
+        limits: ChunkLimits,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limits = limits
+        self._rsm = rsm
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._of_segment: dict[RemoteLogSegmentId, list[Chunk]] = {}
+        # The least recently used first.
+        self._chunks: OrderedDict[Chunk, None] = OrderedDict()
+        self._held_bytes = 0
+        self._fills = self._fills_ahead = 0
+        self._is_closed = False
+
+    def acquire(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        position: int,
+        wanted: int,
+        used: Sequence[Chunk] = (),
+    ) -> Chunk:
+        """Get the chunk with the byte at `position`; release it after use.
+
+        If there is none, request `wanted` bytes from the store, fewer if a chunk begins in them or
+        if there is no room.
+
+        Args:
+            used: the chunks in which the reader was before.
+
+        Raises:
+            ThrottledError: too many requests to the store are active.
+        """
+        with self._lock:
+            chunk = self._at(segment.remote_log_segment_id, position)
+            if chunk is not None:
+                CHUNK_HITS.inc()
+                chunk.is_reread |= chunk.is_passed and chunk not in used
+                self._chunks.move_to_end(chunk)
+            else:
+                CHUNK_MISSES.inc()
+                if self._fills >= self.limits.fills or self._is_closed:
+                    raise ThrottledError(
+                        f"too many active requests for segments to the store (limit "
+                        f"{self.limits.fills}); retry in a few seconds"
+                    )
+                has_room = self._make_room(wanted)
+                wanted = wanted if has_room else min(wanted, WITHOUT_ROOM_BYTES)
+                chunk = self._begin(segment, position, wanted)
+                # Removed when its reader leaves it.
+                chunk.is_kept = has_room
+            chunk.readers += 1
+            chunk.is_ahead = False
+            chunk.used_s = self._clock()
+            return chunk
+
+    def release(self, chunk: Chunk) -> None:
+        """End one use of a chunk."""
+        with self._lock:
+            chunk.readers -= 1
+            chunk.used_s = self._clock()
+            if not chunk.is_kept and not chunk.is_filling and not chunk.readers:
+                self._drop(chunk)
+
+    def passed(self, chunk: Chunk) -> None:
+        """Let a chunk make room for others: its reader does not need it any more."""
+        with self._lock:
+            chunk.is_passed = True
+
+    def fetch_ahead(self, segment: RemoteLogSegmentMetadata, position: int, wanted: int) -> None:
+        """Request bytes that a reader will need next, if they are missing and there is room."""
+        with self._lock:
+            is_there = self._at(segment.remote_log_segment_id, position) is not None
+            if is_there or not self._may_fetch_ahead() or not self._make_room(wanted):
+                return
+            with suppress(RetriableRemoteStorageError):
+                chunk = self._begin(segment, position, wanted, is_ahead=True)
+                CHUNK_READ_AHEAD_BYTES.inc(chunk.counted_bytes)
+
+    def remove(self, segments: Iterable[RemoteLogSegmentId]) -> None:
+        """Remove the chunks of deleted or damaged segments."""
+        with self._lock:
+            for segment in segments:
+                for chunk in list(self._of_segment.get(segment, ())):
+                    self._drop(chunk)
+
+    def close(self) -> None:
+        """Keep nothing and request nothing more. Idempotent."""
+        with self._lock:
+            self._is_closed = True
+            for chunk in list(self._chunks):
+                self._drop(chunk)
+
+    def _may_fetch_ahead(self) -> bool:
+        return (
+            self._fills_ahead < FILLS_AHEAD
+            and self._fills < self.limits.fills
+            and not self._is_closed
+        )
+
+    def _at(self, segment: RemoteLogSegmentId, position: int) -> Chunk | None:
+        chunks = self._of_segment.get(segment, [])
+        at = bisect_right(chunks, position, key=lambda chunk: chunk.start) - 1
+        return chunks[at] if at >= 0 and position < chunks[at].end else None
+
+    def _begin(
+        self, segment: RemoteLogSegmentMetadata, position: int, wanted: int, is_ahead: bool = False
+    ) -> Chunk:
+        name = segment.remote_log_segment_id
+        chunks = self._of_segment.setdefault(name, [])
+        at = bisect_right(chunks, position, key=lambda chunk: chunk.start)
+        following = chunks[at].start if at < len(chunks) else segment.segment_size_in_bytes
+        chunk = Chunk(name, position, min(position + max(wanted, 1), following))
+        chunk.used_s, chunk.is_ahead = self._clock(), is_ahead
+        chunks.insert(at, chunk)
+        self._chunks[chunk] = None
+        self._count(chunk.counted_bytes)
+        self._fills += 1
+        self._fills_ahead += is_ahead
+        # The request outlives its caller, but bears the caller's request id.
+        call = replace(IN_PROCESS, request_id=current_call().request_id)
+
+        def fill() -> None:
+            with serving(call):
+                self._fill(segment, chunk, is_ahead)
+
+        try:
+            _start(fill)
+        except RuntimeError as e:  # No thread can be started.
+            self._fills, self._fills_ahead = self._fills - 1, self._fills_ahead - is_ahead
+            chunk.is_filling = False
+            self._drop(chunk)
+            raise RetriableRemoteStorageError(f"{name}: cannot start a read: {e}") from e
+        return chunk
+
+    def _fill(self, segment: RemoteLogSegmentMetadata, chunk: Chunk, is_ahead: bool) -> None:
+        last = chunk.end - 1
+        error: RemoteStorageError | None = None
+        try:
+            for piece in self._rsm.fetch_log_segment(segment, chunk.start, last):
+                chunk.add(piece)
+                if chunk not in self._chunks:
+                    error = RetriableRemoteStorageError(f"{chunk.segment}: the read was stopped")
+                    break
+        except RemoteStorageError as e:
+            error = e
+        except Exception as e:  # noqa: BLE001 - logged; its readers must not wait for ever
+            _log.exception("%s: read of bytes %d to %d failed", chunk.segment, chunk.start, last)
+            error = RemoteStorageError(f"{chunk.segment}: {e}")
+        with self._lock:
+            self._fills, self._fills_ahead = self._fills - 1, self._fills_ahead - is_ahead
+            chunk.is_filling = False
+            # Removed before its readers get the error: their next read must not find it.
+            if not chunk.finish(error) or not (chunk.is_kept or chunk.readers):
+                self._drop(chunk)
+
+    def _make_room(self, wanted: int) -> bool:
+        """Evict chunks until `wanted` bytes fit; evict none if that is not enough."""
+        missing = self._held_bytes + wanted - self.limits.total_bytes
+        if missing <= 0:
+            return True
+        victims = []
+        for chunk in self._victims():
+            victims.append(chunk)
+            missing -= chunk.counted_bytes
+            if missing <= 0:
+                for victim in victims:
+                    CHUNK_EVICTIONS.inc()
+                    self._drop(victim)
+                return True
+        return False
+
+    def _victims(self) -> Iterator[Chunk]:
+        unread_s = self._clock() - ABANDONED_AFTER_S
+        idle = [
+            chunk
+            for chunk in self._chunks
+            if not chunk.readers
+            and not chunk.is_filling
+            and (chunk.is_passed or chunk.used_s <= unread_s)
+        ]
+        yield from (chunk for chunk in idle if not chunk.is_reread)
+        yield from (chunk for chunk in idle if chunk.is_reread)
+
+    def _drop(self, chunk: Chunk) -> None:
+        if chunk not in self._chunks:
+            return
+        del self._chunks[chunk]
+        chunks = self._of_segment[chunk.segment]
+        chunks.remove(chunk)
+        if not chunks:
+            del self._of_segment[chunk.segment]
+        self._count(-chunk.counted_bytes)
+        if chunk.is_ahead:
+            CHUNK_UNUSED_BYTES.inc(chunk.counted_bytes)
+
+    def _count(self, size_bytes: int) -> None:
+        self._held_bytes += size_bytes
+        CHUNKS_BYTES.set(self._held_bytes)
+
+
+def _start(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="fill-chunk", daemon=True).start()

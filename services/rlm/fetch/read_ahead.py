@@ -1,0 +1,172 @@
+"""Stream remote segments through the chunk cache, ahead of readers that read one after another."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.segments import RemoteLogSegmentMetadata
+from services.rlm.fetch.chunk_cache import MIB, Chunk, ChunkCache
+
+MIN_REQUEST_BYTES = 64 * 1024
+MIN_SEQUENTIAL_BYTES = 8 * MIB
+MAX_REQUEST_BYTES = 16 * MIB
+"""The sizes of requests to the store: the least, the least for a sequential reader, the most."""
+
+_REMEMBERED_READS = 1024
+
+
+class ReadTimeoutError(RetriableRemoteStorageError):
+    """The error if bytes do not arrive in time; their request goes on."""
+
+
+NextSegment = Callable[[], RemoteLogSegmentMetadata | None]
+"""Find the segment that a sequential reader reads next."""
+
+
+@dataclass(slots=True)
+class SequentialRead:
+    """What a reader has read without a gap, in one fetch or several.
+
+    Attributes:
+        run_bytes: before the present read; 0 for a reader that was not seen before.
+        used: chunks in which the reader was, and that may not make room for others yet.
+        looked_behind: the segment whose successor was looked up.
+    """
+
+    run_bytes: int = 0
+    used: list[Chunk] = field(default_factory=list)
+    looked_behind: RemoteLogSegmentId | None = None
+
+    @property
+    def is_sequential(self) -> bool:
+        return self.run_bytes > 0
+
+
+class SequentialReads:
+    """Recognize readers by the offset at which an earlier read ended. Thread-safe.
+
+    A fetch does not name its reader.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ended: OrderedDict[tuple[TopicIdPartition, int], SequentialRead] = OrderedDict()
+
+    def begin(self, name: TopicIdPartition, offset: int) -> SequentialRead:
+        """Return the read that ended before `offset`, or a new one."""
+        with self._lock:
+            return self._ended.pop((name, offset), None) or SequentialRead()
+
+    def end(self, name: TopicIdPartition, next_offset: int, read: SequentialRead) -> None:
+        """Remember a read until its reader continues."""
+        with self._lock:
+            self._ended[name, next_offset] = read
+            self._ended.move_to_end((name, next_offset))
+            if len(self._ended) > _REMEMBERED_READS:
+                self._ended.popitem(last=False)
+
+
+class SegmentStreams:
+    """Stream bytes of remote segments from the chunk cache. Thread-safe.
+
+    The first read of a reader requests from the store what it wants. If the next one continues
+    where it ended, requests become longer, and are sent ahead of the reader.
+    """
+
+    def __init__(self, cache: ChunkCache) -> None:
+        self._cache = cache
+        self._longest = max(min(MAX_REQUEST_BYTES, cache.limits.total_bytes // 4), MIB)
+
+    def stream(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        position: int,
+        wanted_end: int,
+        read: SequentialRead,
+        wait_s: float,
+        next_segment: NextSegment,
+    ) -> Iterator[memoryview]:
+        """Yield the bytes of a segment from `position` on.
+
+        Args:
+            wanted_end: the position up to which the reader surely reads, here or in the next
+                segment.
+            wait_s: how long to wait for the next bytes.
+
+        Raises:
+            ReadTimeoutError: if the next bytes do not arrive in time.
+            RemoteStorageError: as RemoteStorageManager.fetch_log_segment.
+            ThrottledError: too many requests to the store are active.
+        """
+        start, size = position, segment.segment_size_in_bytes
+        while position < size:
+            # A batch may be longer than what is wanted.
+            length = self._length(max(wanted_end - position, position - start), read)
+            chunk = self._cache.acquire(segment, position, length, read.used)
+            self._leave_others(chunk, read)
+            has_requested_next = False
+            try:
+                while position < chunk.end:
+                    if not has_requested_next and _nears_end(chunk, position):
+                        self._request_next(segment, chunk, wanted_end, read, next_segment)
+                        has_requested_next = True
+                    piece = chunk.piece_at(position, wait_s)
+                    if piece is None:
+                        raise _late(chunk, position, wait_s)
+                    if not piece:
+                        return
+                    position += len(piece)
+                    yield piece
+            finally:
+                self._cache.release(chunk)
+        # The next read begins in another segment, or never.
+        self._leave_others(None, read)
+
+    def _length(self, wanted: int, read: SequentialRead) -> int:
+        if read.is_sequential:
+            wanted = max(wanted, MIN_SEQUENTIAL_BYTES, 2 * read.run_bytes)
+        return min(max(wanted, MIN_REQUEST_BYTES), self._longest)
+
+    def _leave_others(self, chunk: Chunk | None, read: SequentialRead) -> None:
+        for other in read.used:
+            if other is not chunk:
+                self._cache.passed(other)
+        read.used = [] if chunk is None else [chunk]
+
+    def _request_next(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        chunk: Chunk,
+        wanted_end: int,
+        read: SequentialRead,
+        next_segment: NextSegment,
+    ) -> None:
+        wanted = wanted_end - chunk.end
+        if wanted <= 0 and not read.is_sequential:
+            return
+        length = self._length(wanted, read)
+        name = segment.remote_log_segment_id
+        if chunk.end < segment.segment_size_in_bytes:
+            self._cache.fetch_ahead(segment, chunk.end, length)
+        elif read.looked_behind != name:
+            read.looked_behind = name
+            with suppress(RemoteStorageError):
+                following = next_segment()
+                if following is not None and following.segment_size_in_bytes > 0:
+                    self._cache.fetch_ahead(following, 0, length)
+
+
+def _nears_end(chunk: Chunk, position: int) -> bool:
+    """Return whether to request what follows: before the reader needs it, but not much earlier."""
+    return not chunk.is_filling or 2 * (position - chunk.start) >= chunk.end - chunk.start
+
+
+def _late(chunk: Chunk, position: int, wait_s: float) -> ReadTimeoutError:
+    return ReadTimeoutError(
+        f"{chunk.segment}: the store has not sent the byte at position {position} within "
+        f"{wait_s:g} s; RLM continues to read it, so that a later fetch may find it; retry"
+    )

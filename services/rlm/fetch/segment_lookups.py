@@ -1,0 +1,81 @@
+"""Find the segments of offsets in RLMM, and remember them while their partitions do not change."""
+
+import threading
+from collections import OrderedDict, deque
+
+from services.api.errors import RemoteResourceNotFoundError
+from services.api.ids import TopicIdPartition
+from services.api.lineage import Lineage
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.segments import RemoteLogSegmentMetadata
+
+_PARTITIONS = 1024
+_SEGMENTS = 4
+"""The most that are remembered: partitions, and segments of each."""
+
+
+class SegmentLookUps:
+    """Look up segments. Thread-safe."""
+
+    def __init__(self, rlmm: RemoteLogMetadataManager) -> None:
+        self._rlmm = rlmm
+        self._lock = threading.Lock()
+        self._found: OrderedDict[TopicIdPartition, tuple[int, deque[RemoteLogSegmentMetadata]]] = (
+            OrderedDict()
+        )
+
+    def find(
+        self, name: TopicIdPartition, lineage: Lineage, offset: int, revision: int | None = None
+    ) -> RemoteLogSegmentMetadata | None:
+        """Find the finished segment that contains `offset` in this lineage.
+
+        The result is None if there is none or the partition is unknown.
+
+        Args:
+            revision: of the partition, if it was just read: what was found at it is not looked up
+                again.
+
+        Raises:
+            RetriableRemoteStorageError: if RLMM or its database is unreachable.
+        """
+        epoch = lineage.epoch_for_offset(offset)
+        if epoch is None:
+            return None
+        remembered = self._remembered(name, epoch, offset, revision)
+        if remembered is not None:
+            return remembered
+        try:
+            found = self._rlmm.remote_log_segment_metadata(name, epoch, offset)
+        except RemoteResourceNotFoundError:
+            return None
+        if found.value is not None:
+            self._remember(name, found.value, found.revision)
+        return found.value
+
+    def _remembered(
+        self, name: TopicIdPartition, epoch: int, offset: int, revision: int | None
+    ) -> RemoteLogSegmentMetadata | None:
+        with self._lock:
+            at, segments = self._found.get(name, (None, ()))
+            if revision is None or at != revision:
+                return None
+            return next((each for each in segments if _contains(each, epoch, offset)), None)
+
+    def _remember(
+        self, name: TopicIdPartition, segment: RemoteLogSegmentMetadata, revision: int
+    ) -> None:
+        with self._lock:
+            at, segments = self._found.pop(name, (-1, deque()))
+            if at != revision:
+                segments = deque(maxlen=_SEGMENTS)
+            segments.append(segment)
+            self._found[name] = revision, segments
+            if len(self._found) > _PARTITIONS:
+                self._found.popitem(last=False)
+
+
+def _contains(segment: RemoteLogSegmentMetadata, epoch: int, offset: int) -> bool:
+    return any(
+        epoch == of and max(first, segment.start_offset) <= offset <= last
+        for of, first, last in segment.epoch_ranges()
+    )

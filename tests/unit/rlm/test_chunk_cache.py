@@ -1,0 +1,249 @@
+"""Test the chunks of remote segments in memory, over RSM on files."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from threading import Event
+from typing import Any, cast
+
+import pytest
+
+from services.api.errors import RetriableRemoteStorageError, ThrottledError
+from services.api.remote_storage_manager import RemoteStorageManager
+from services.api.segments import RemoteLogSegmentMetadata
+from services.rlm.fetch.chunk_cache import ABANDONED_AFTER_S, MIB, ChunkCache, ChunkLimits
+from services.rlm.fetch.read_ahead import ReadTimeoutError, SegmentStreams, SequentialRead
+from services.rsm.backends.filesystem import FilesystemStorage
+from services.rsm.locations import Location
+from services.rsm.manager import ObjectRemoteStorageManager
+from services.rsm.upload import PartBuffers
+from tests.contract.remote_storage_manager_contract import Files
+from tests.harness.eventually import eventually
+from tests.harness.tier import a_topic, segment
+
+SIZE = 24 * MIB
+LOG = bytes(range(256)) * (SIZE // 256)
+WAIT_S = 30.0
+(TP,) = a_topic()
+
+
+@dataclass
+class RecordedRsm:
+    """The real RSM; keeps the range of each read, and lets a test hold or fail reads."""
+
+    rsm: ObjectRemoteStorageManager
+    reads: list[tuple[int, int, int]] = field(default_factory=list)
+    before_read: Callable[[], None] = lambda: None
+
+    def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start: int, end: int | None = None
+    ) -> Iterator[bytes]:
+        assert end is not None
+        self.reads.append((metadata.start_offset, start, end + 1))
+        self.before_read()
+        return self.rsm.fetch_log_segment(metadata, start, end)
+
+    def copied(self, number: int) -> RemoteLogSegmentMetadata:
+        metadata = replace(segment(TP, number), segment_size_in_bytes=SIZE)
+        custom = self.rsm.copy_log_segment_data(metadata, Files(LOG).data())
+        return replace(metadata, custom_metadata=custom)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rsm, name)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectRemoteStorageManager]:
+    buffers = PartBuffers(4, 8 * MIB, 10_000)
+    objects = FilesystemStorage(tmp_path_factory.mktemp("objects"))
+    manager = ObjectRemoteStorageManager(Location(1, objects, ""), buffers, 2)
+    yield manager
+    manager.close()
+
+
+@pytest.fixture
+def rsm(store: ObjectRemoteStorageManager) -> RecordedRsm:
+    return RecordedRsm(store)
+
+
+@pytest.fixture(scope="module")
+def copies(store: ObjectRemoteStorageManager) -> list[RemoteLogSegmentMetadata]:
+    return [RecordedRsm(store).copied(number) for number in range(2)]
+
+
+@dataclass
+class Clock:
+    now_s: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def require(condition: bool) -> None:
+    assert condition
+
+
+def cache_of(rsm: RecordedRsm, total_bytes: int = 64 * MIB, fills: int = 4) -> ChunkCache:
+    return ChunkCache(cast(RemoteStorageManager, rsm), ChunkLimits(total_bytes, fills), Clock())
+
+
+def read(
+    cache: ChunkCache,
+    copied: RemoteLogSegmentMetadata,
+    start: int,
+    size: int,
+    reader: SequentialRead,
+    following: RemoteLogSegmentMetadata | None = None,
+) -> int:
+    """Read as one fetch does; return the position after its last byte."""
+    streams = SegmentStreams(cache)
+    found = streams.stream(copied, start, start + size, reader, WAIT_S, lambda: following)
+    position = start
+    for piece in found:
+        assert piece == LOG[position : position + len(piece)]
+        position += len(piece)
+        if position >= start + size:
+            break
+    reader.run_bytes += position - start
+    return position
+
+
+def fill(
+    cache: ChunkCache,
+    copied: RemoteLogSegmentMetadata,
+    start: int,
+    wanted: int,
+    expected: int,
+    passed: bool = True,
+) -> None:
+    """Use a chunk of `expected` bytes once it is whole; `wanted` are requested."""
+    chunk = cache.acquire(copied, start, wanted)
+    assert chunk.counted_bytes == expected
+    chunk.piece_at(start + expected - 1, WAIT_S)
+    eventually(lambda: not chunk.is_filling)
+    cache.release(chunk)
+    if passed:
+        cache.passed(chunk)
+
+
+def is_reading(rsm: RecordedRsm, copied: RemoteLogSegmentMetadata) -> bool:
+    return rsm.reads[-1][0] == copied.start_offset
+
+
+def test_a_sequential_reader_needs_few_requests_over_segment_borders(
+    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
+) -> None:
+    cache, reader = cache_of(rsm), SequentialRead()
+    for copied, following in ((copies[0], copies[1]), (copies[1], None)):
+        position = 0
+        while position < SIZE:
+            position = read(cache, copied, position, MIB, reader, following)
+        if following is not None:  # Requested by the reader of the segment before it.
+            eventually(partial(is_reading, rsm, following))
+    requested = [end - start for _, start, end in rsm.reads]
+    assert sum(requested) == 2 * SIZE
+    assert len(requested) <= 6
+    assert max(requested) == 16 * MIB
+
+
+def test_a_reader_that_does_not_continue_gets_what_it_asked_for(
+    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
+) -> None:
+    cache = cache_of(rsm)
+    for start in (5 * MIB, MIB, 20 * MIB, 9 * MIB):
+        read(cache, copies[0], start, MIB, SequentialRead())
+    assert [(start, end - start) for _, start, end in rsm.reads] == [
+        (start, MIB) for start in (5 * MIB, MIB, 20 * MIB, 9 * MIB)
+    ]
+
+
+def test_readers_of_the_same_bytes_share_a_request(
+    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
+) -> None:
+    cache = cache_of(rsm)
+    chunks = [cache.acquire(copies[0], 3, MIB) for _ in range(3)]
+    assert len(set(chunks)) == len(rsm.reads) == 1
+    assert chunks[0].piece_at(3, WAIT_S) is not None
+
+
+def test_a_read_that_is_left_goes_on_for_the_next_reader(
+    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
+) -> None:
+    may_read = Event()
+    rsm.before_read = lambda: require(may_read.wait(WAIT_S))
+    cache = cache_of(rsm)
+    streams = SegmentStreams(cache)
+    with pytest.raises(ReadTimeoutError, match=r"position 0 within 0\.01 s"):
+        next(streams.stream(copies[0], 0, MIB, SequentialRead(), 0.01, lambda: None))
+    may_read.set()
+    assert read(cache, copies[0], 0, MIB, SequentialRead()) == MIB
+    assert len(rsm.reads) == 1
+
+
+def test_a_failed_read_fails_its_readers_and_is_repeated_by_the_next(
+    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
+) -> None:
+    def fail() -> None:
+        raise RetriableRemoteStorageError("away")
+
+    cache = cache_of(rsm)
+    rsm.before_read = fail
+    with pytest.raises(RetriableRemoteStorageError, match="away"):
+        read(cache, copies[0], 0, MIB, SequentialRead())
+    rsm.before_read = lambda: None
+    assert read(cache, copies[0], 0, MIB, SequentialRead()) == MIB
+
+
+def test_a_scan_does_not_evict_what_several_readers_use(
+    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
+) -> None:
+    cache = cache_of(rsm, total_bytes=20 * MIB)
+    for _ in range(2):
+        fill(cache, copies[1], 0, 2 * MIB, 2 * MIB)
+    reader, position = SequentialRead(), 0
+    while position < SIZE:
+        position = read(cache, copies[0], position, MIB, reader)
+    before = len(rsm.reads)
+    cache.release(cache.acquire(copies[1], 0, MIB))
+    assert len(rsm.reads) == before
+
+
+def test_without_room_a_reader_gets_a_little_more_memory_and_nothing_is_read_ahead(
+    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
+) -> None:
+    clock = Clock()
+    cache = ChunkCache(cast(RemoteStorageManager, rsm), ChunkLimits(4 * MIB, 4), clock)
+    fill(cache, copies[0], 0, 4 * MIB, 4 * MIB, passed=False)
+    cache.fetch_ahead(copies[0], 10 * MIB, 4 * MIB)
+    assert len(rsm.reads) == 1
+    fill(cache, copies[0], 10 * MIB, 4 * MIB, MIB, passed=False)
+    cache.fetch_ahead(copies[0], 10 * MIB, 4 * MIB)
+    assert [end - start for _, start, end in rsm.reads] == [4 * MIB, MIB]
+    clock.now_s = ABANDONED_AFTER_S
+    cache.fetch_ahead(copies[0], 10 * MIB, 4 * MIB)
+    assert rsm.reads[2:] == [(copies[0].start_offset, 10 * MIB, 14 * MIB)]
+
+
+def test_requests_to_a_store_that_hangs_are_bounded(
+    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
+) -> None:
+    may_read = Event()
+    rsm.before_read = lambda: require(may_read.wait(WAIT_S))
+    cache = cache_of(rsm, fills=2)
+    for position in (0, 2 * MIB):
+        cache.acquire(copies[0], position, MIB)
+    try:
+        with pytest.raises(ThrottledError, match=r"limit 2\); retry"):
+            cache.acquire(copies[0], 4 * MIB, MIB)
+    finally:
+        may_read.set()
+
+
+def test_chunks_of_a_deleted_segment_are_removed(
+    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
+) -> None:
+    cache = cache_of(rsm)
+    read(cache, copies[0], 0, MIB, SequentialRead())
+    cache.remove([copies[0].remote_log_segment_id])
+    read(cache, copies[0], 0, MIB, SequentialRead())
+    assert len(rsm.reads) == 2
