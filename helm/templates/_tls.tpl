@@ -35,6 +35,7 @@
 {{- if .Values.rlm.sidecar.enabled -}}{{- $all = append $all "rlm" -}}{{- end -}}
 {{- if or .Values.sweeps.retention.enabled .Values.sweeps.removal.enabled -}}{{- $all = append $all "sweeps" -}}{{- end -}}
 {{- if or .Values.checks.reconcile.enabled .Values.checks.scrub.enabled -}}{{- $all = append $all "checks" -}}{{- end -}}
+{{- if and .Values.maintenance.enabled .Values.maintenance.keepState -}}{{- $all = append $all "maintenance" -}}{{- end -}}
 {{- uniq $all | toJson -}}
 {{- end -}}
 
@@ -66,9 +67,9 @@
 {{- end -}}
 {{- end -}}
 
-{{- /* The volumes of a service, a sweep or a check. Call with (dict "root" $ "component" "rsm"). */ -}}
+{{- /* The volumes of a service, a sweep, a check or the maintenance. Call with (dict "root" $ "component" "rsm"). */ -}}
 {{- define "sediment.tlsVolumes" -}}
-{{- if and .root.Values.tls.enabled (has .component (list "rsm" "rlmm" "rlm" "sweeps" "checks")) }}
+{{- if and .root.Values.tls.enabled (has .component (include "sediment.tlsComponents" .root | fromJsonArray)) }}
 - name: tls
   secret:
     secretName: {{ include "sediment.tlsSecret" . }}
@@ -87,7 +88,7 @@
           expirationSeconds: {{ int .root.Values.tls.tokens.expirationSeconds }}
           path: token
 {{- end }}
-{{- if not (has .component (list "sweeps" "checks")) }}
+{{- if not (has .component (list "sweeps" "checks" "maintenance")) }}
 - name: policy
   configMap:
     name: {{ include "sediment.policyName" .root }}
@@ -101,7 +102,7 @@
 {{- end -}}
 
 {{- define "sediment.tlsVolumeMounts" -}}
-{{- if and .root.Values.tls.enabled (has .component (list "rsm" "rlmm" "rlm" "sweeps" "checks")) }}
+{{- if and .root.Values.tls.enabled (has .component (include "sediment.tlsComponents" .root | fromJsonArray)) }}
 - name: tls
   mountPath: /etc/sediment/tls
   readOnly: true
@@ -110,7 +111,7 @@
   mountPath: /etc/sediment/token
   readOnly: true
 {{- end }}
-{{- if not (has .component (list "sweeps" "checks")) }}
+{{- if not (has .component (list "sweeps" "checks" "maintenance")) }}
 - name: policy
   mountPath: /etc/sediment/policy
   readOnly: true
@@ -123,7 +124,7 @@
 {{- end }}
 {{- end -}}
 
-{{- /* How a sweep or a check connects, as a container's env. Call with (dict "root" $ "component" "sweeps"). */ -}}
+{{- /* How a sweep, a check or the maintenance connects, as a container's env. Call with (dict "root" $ "component" "sweeps"). */ -}}
 {{- define "sediment.clientEnv" -}}
 {{- if .root.Values.tls.enabled }}
 - name: SEDIMENT_TLS_CA_FILE

@@ -521,6 +521,35 @@ class SegmentObjects(Protocol):
         """
         ...
 
+    def put_deployment_state(self, name: str, data: bytes) -> None:
+        """Keep what no segment says, in the location for new segments, in place of earlier bytes.
+
+        Raises:
+            InvalidRequestError: see require_state.
+        """
+        ...
+
+    def deployment_state(self, name: str) -> bytes:
+        """Read what put_deployment_state kept.
+
+        Raises:
+            InvalidRequestError: see require_state.
+            RemoteResourceNotFoundError: nothing was kept under the name.
+        """
+        ...
+
+
+MAX_STATE_BYTES = 2 * 1024 * 1024
+_STATE_NAME = re.compile(r"[a-z0-9-]{1,64}")
+
+
+def require_state(name: str, data: bytes = b"") -> None:
+    """Check the arguments of put_deployment_state."""
+    is_name = _STATE_NAME.fullmatch(name) is not None
+    require(is_name, "name", f"must be 1 to 64 of a-z, 0-9 and -, is {name[:100]!r}")
+    fits = len(data) <= MAX_STATE_BYTES
+    require(fits, "data", f"at most {MAX_STATE_BYTES} bytes, has {len(data)}")
+
 
 def shard_of(topic_id: UUID, shards: int) -> int:
     """Return the shard of list_segment_objects for a topic; shards are ranges of topic ids."""

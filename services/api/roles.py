@@ -19,6 +19,7 @@ class Role(StrEnum):
     AUDITOR = "auditor"
     ADMIN = "admin"
     EXPORTER = "exporter"
+    KEEPER = "keeper"
 
 
 MEANING = {
@@ -29,6 +30,7 @@ MEANING = {
     Role.AUDITOR: "reads events, anomalies, settings and states, but no records",
     Role.ADMIN: "changes settings, marks topics for deletion, undeletes, resets and imports",
     Role.EXPORTER: "keeps offsets from retention until they are exported, besides reader",
+    Role.KEEPER: "keeps settings and log starts in the object store: `sediment db maintain`",
 }
 
 
@@ -86,7 +88,7 @@ def _roles(*roles: Role) -> Roles:
     return frozenset(roles)
 
 
-_S, _R, _D, _W, _A, _M, _E = Role
+_S, _R, _D, _W, _A, _M, _E, _K = Role
 ANY_ROLE = frozenset(Role)
 
 # A segment that has finished is deleted by these changes; a copy is completed by the other.
@@ -152,6 +154,8 @@ _RSM: dict[str, Rule] = {
         _roles(_W, _D, _M), Topics.ALL, by_value=ValueRule("committed_copies", _COMMITTED_COPIES)
     ),
     "AbortMultipartUploads": _of_the_store(_W),
+    "PutDeploymentState": _of_the_store(_K, _M),
+    "GetDeploymentState": _of_the_store(_K, _A, _M),
 }
 
 _RLMM: dict[str, Rule] = {

@@ -1,13 +1,13 @@
 """Create, upgrade, check, maintain and rebuild the metadata database: `sediment db`."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from services.api.ids import uuid_to_text
-from services.cli.connections import JsonOrTable, command_group
+from services.cli.connections import JsonOrTable, command_group, connected_segment_objects
 from services.cli.output import (
     EXIT_PARTIAL,
     Format,
@@ -20,8 +20,10 @@ from services.cli.output import (
 )
 from services.cli.rebuild import confirm_rebuild, rebuild
 from services.rlmm import maintenance, schema, schema_revision
+from services.rlmm.deployment_state import read_deployment_state
 from services.rlmm.maintenance import MaintenancePlan
 from services.rlmm.schema import ROLE, ReaderRole
+from services.workflows import deployment_state
 
 app = command_group("Create, check, maintain and rebuild the metadata database.")
 app.command()(rebuild)
@@ -169,17 +171,27 @@ def maintain(
     anomalies_days: Annotated[
         int, typer.Option(min=1, help="Keep an anomaly this many days after a run last saw it.")
     ] = 90,
+    rsm: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SEDIMENT_RSM",
+            help="HOST:PORT of RSM, which then keeps in the bucket what a rebuild needs besides "
+            "the segments. Not given: nothing is kept.",
+        ),
+    ] = None,
     output: JsonOrTable = Format.TABLE,
 ) -> None:
-    """Purge old rows from the metadata database.
+    """Purge old rows from the metadata database, and keep its settings in the bucket.
 
     Purges rows of deleted segments, request ids older than a day, old events and old anomalies.
-    Safe at any time, under traffic, and if started twice.
+    With --rsm the settings of topics, log starts and deletion marks are kept in the bucket, for
+    `sediment db rebuild`. Safe at any time, under traffic, and if started twice.
 
     \b
     Exit codes:
       0  done, or another maintenance is running
-      3  the database could not be reached; what was purged stays purged
+      1  the bucket keeps what is newer than the database, and nothing was replaced
+      3  the database or RSM could not be reached; what was purged stays purged
     """
     plan = MaintenancePlan(delete_retention_ms, events_days, anomalies_days)
     with counter() as show:
@@ -189,10 +201,43 @@ def maintain(
             lambda step, rows: show(_STEPS[step], rows),
             database_password_file,
         )
+    kept = _NOTHING_KEPT
+    if rsm is not None and not report.already_running:
+        kept = _keep_state(rsm, database_url, database_password_file)
     if output is Format.JSON:
-        print_json(asdict(report))
+        print_json({**asdict(report), "kept_topics": kept.topics, "not_kept": kept.reason})
     elif report.already_running:
         say("another maintenance of this database is running; this one did nothing")
     else:
         rows = [(text, getattr(report, step)) for step, text in _STEPS.items()]
         print_table("Maintenance", ("action", "rows"), rows)
+        if kept.topics is not None:
+            say(f"the bucket keeps settings, log starts or marks of {kept.topics:,} topics")
+    if kept.reason:
+        say(kept.reason)
+        raise typer.Exit(EXIT_PARTIAL)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """How many topics the bucket keeps now; None and perhaps a reason if nothing was kept."""
+
+    topics: int | None = None
+    reason: str = ""
+
+
+_NOTHING_KEPT = _Kept()
+
+
+def _keep_state(rsm: str, database_url: str, password_file: Path | None) -> _Kept:
+    """Replace the state in the bucket by the database's, unless a rebuild needs what is there."""
+    if schema.deletions_frozen_since_ms(database_url, password_file) is not None:
+        return _Kept(reason="a rebuild is not confirmed; nothing is kept in the bucket until then")
+    state = read_deployment_state(database_url, password_file)
+    with connected_segment_objects(rsm, None) as objects:
+        before = deployment_state.read_head(objects)
+        reason = deployment_state.refusal(before, state)
+        if reason:
+            return _Kept(reason=reason)
+        deployment_state.keep(objects, state, before)
+    return _Kept(topics=len(state.topics))

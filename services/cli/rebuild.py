@@ -1,7 +1,7 @@
 """Rebuild the metadata from the bucket: `sediment db rebuild` and `sediment db confirm-rebuild`."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated
 from uuid import uuid4
 
@@ -21,6 +21,15 @@ from services.cli.connections import (
     connected_segment_objects,
 )
 from services.cli.output import EXIT_PARTIAL, Format, print_json, print_table, say, time_text
+from services.workflows.deployment_state import (
+    Head,
+    PutBack,
+    kept_topics,
+    put_partitions_back,
+    put_settings_back,
+    read_head,
+    settle,
+)
 from services.workflows.rebuild import Rebuild, RebuildPlan
 from services.workflows.rebuild_report import Difference, DifferenceKind, Rebuilt
 
@@ -43,8 +52,8 @@ def rebuild(
     """Rebuild the metadata from the manifests in the bucket.
 
     For an RLMM whose database is empty or restored from a backup. Without --apply it only reports
-    the differences. With it no deletion begins until `sediment db confirm-rebuild`. May be repeated
-    at any time.
+    the differences. With it no deletion begins until `sediment db confirm-rebuild`. Settings that
+    `sediment db maintain --rsm` has kept in the bucket are put back. May be repeated at any time.
 
     \b
     Exit codes:
@@ -59,38 +68,68 @@ def rebuild(
         connected_segment_objects(rsm, data_dir) as objects,
         connected_rlmm(rlmm, data_dir) as metadata,
     ):
+        head = read_head(objects)
         done = Rebuild(metadata, store, objects, plan, _progress()).run()
+        kept = list(kept_topics(objects, head)) if head is not None else []
+        back = put_settings_back(metadata, kept, apply=apply)
+    waiting = {
+        "log_starts": sum(len(each.log_starts) for each in kept),
+        "marks": sum(len(each.marked) for each in kept),
+    }
     if output is Format.JSON:
-        print_json(_as_json(plan, done))
+        kept_at_ms = None if head is None else head.kept_at_ms
+        found = {"kept_at_ms": kept_at_ms, "settings": back.settings, **waiting}
+        print_json({**_as_json(plan, done), "kept": {**found, "refused": back.refused}})
     else:
         _print(plan, done)
-    raise typer.Exit(EXIT_PARTIAL if done.needs_operator else 0)
+        _print_kept(head, back, waiting)
+    raise typer.Exit(EXIT_PARTIAL if done.needs_operator or back.refused else 0)
 
 
 def confirm_rebuild(
     reason: Annotated[str, typer.Option(help="Why deletions may begin again; RLMM logs it.")],
+    rsm: Rsm = None,
     rlmm: Rlmm = None,
     data_dir: DataDir = None,
     output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Let deletions begin again after a rebuild.
 
-    Check the report of `sediment db rebuild` and put the topics' settings first.
+    Check the report of `sediment db rebuild` and the topics' settings first. Then raises the log
+    starts and marks the deleted partitions that the bucket keeps.
 
     \b
     Exit codes:
       0  deletions are not frozen any more, or were not frozen
-      3  the service failed, or a role is missing; run the command again
+      1  the same, but a log start or a mark was refused, and is named
+      3  a service failed, or a role is missing; run `sediment db rebuild --apply`
+         and this command again
     """
-    with connected_rlmm(rlmm, data_dir) as metadata:
+    with (
+        connected_segment_objects(rsm, data_dir) as objects,
+        connected_rlmm(rlmm, data_dir) as metadata,
+    ):
+        head = read_head(objects)
+        kept = list(kept_topics(objects, head)) if head is not None else []
         ended = metadata.confirm_rebuild(MutationContext(reason=reason))
+        back = PutBack()
+        if ended is not None and head is not None:
+            back = put_partitions_back(metadata, kept)
+            settle(objects, head)
     if output is Format.JSON:
-        print_json({"ended": None if ended is None else _freeze_as_json(ended)})
+        freeze = None if ended is None else _freeze_as_json(ended)
+        counted = {"log_starts": back.log_starts, "marks": back.marks, "refused": back.refused}
+        print_json({"ended": freeze, **counted})
     elif ended is None:
         say("deletions were not frozen")
     else:
         since = time_text(ended.since_ms, "seconds")
         say(f"deletions begin again; {ended.actor} had frozen them at {since}")
+        if head is not None:
+            say(f"{back.log_starts:,} log starts raised, {back.marks:,} partitions marked")
+        for text in back.refused:
+            say(f"refused: {text}")
+    raise typer.Exit(EXIT_PARTIAL if back.refused else 0)
 
 
 def _progress() -> Callable[[Rebuilt], None]:
@@ -127,6 +166,22 @@ def _print(plan: RebuildPlan, done: Rebuilt) -> None:
             "no deletion begins until `sediment db confirm-rebuild --reason ...`; check this "
             "report and put the topics' settings first"
         )
+
+
+def _print_kept(head: Head | None, back: PutBack, waiting: Mapping[str, int]) -> None:
+    if head is None:
+        say(
+            "the bucket keeps no settings (`sediment db maintain --rsm`): put them again, or "
+            "nothing expires"
+        )
+        return
+    at = time_text(head.kept_at_ms, "seconds")
+    say(
+        f"settings of {back.settings:,} topics differ from those kept at {at}; confirm-rebuild "
+        f"raises {waiting['log_starts']:,} log starts and marks {waiting['marks']:,} partitions"
+    )
+    for text in back.refused:
+        say(f"refused: {text}")
 
 
 def _as_row(each: Difference) -> tuple[object, ...]:

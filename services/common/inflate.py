@@ -55,6 +55,11 @@ def inflate(codec: Codec, data: bytes, limit_bytes: int) -> bytes:
         raise DamagedDataError(f"not valid {codec.name.lower()} data ({e})") from e
 
 
+def compressed(data: bytes) -> bytes:
+    """Compress with gzip; equal for equal data."""
+    return gzip.compress(data, mtime=0)
+
+
 class _Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 

@@ -17,7 +17,7 @@ _POLICY = f"""\
 # Made by `sediment up --tls` at each start; docs/security.md describes the format.
 [[grant]]
 identities = ["{OPERATOR}"]
-roles = ["shipper", "reader", "deleter", "sweeper", "auditor", "admin", "exporter"]
+roles = ["shipper", "reader", "deleter", "sweeper", "auditor", "admin", "exporter", "keeper"]
 
 [[grant]]
 identities = ["{RLM}", "{BROKER}"]

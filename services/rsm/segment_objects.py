@@ -33,6 +33,7 @@ from services.api.remote_storage_manager import (
     StoredManifest,
     UploadPage,
     require_location_id,
+    require_state,
     segment_object_name,
 )
 from services.api.validation import require, require_count, within
@@ -73,6 +74,9 @@ def decode(query: object, token: str) -> str:
 
 
 MAX_UPLOAD_ID_LENGTH = 1_024
+
+STATE_NAME = ".state-"
+"""Beginning of the names of a deployment's state, which no segment's objects have."""
 
 _TOPIC_ID_PREFIXES = MAX_OBJECT_SHARDS
 """Prefixes of two hex digits; shards are ranges of them."""
@@ -191,6 +195,16 @@ class StoredSegmentObjects:
                 _error_of(self._abort, location, Upload(named.key, upload_id))
                 for location, (named, upload_id) in zip(locations, uploads, strict=True)
             ]
+
+    def put_deployment_state(self, name: str, data: bytes) -> None:
+        require_state(name, data)
+        location = self._location(CURRENT_LOCATION, "location_id")
+        location.backend.put(_state_key(location, name), data)
+
+    def deployment_state(self, name: str) -> bytes:
+        require_state(name)
+        location = self._location(CURRENT_LOCATION, "location_id")
+        return location.backend.get(_state_key(location, name))
 
     def _delete(
         self,
@@ -336,3 +350,7 @@ def _error_of(
     except RemoteStorageError as e:
         return e
     return None
+
+
+def _state_key(location: Location, name: str) -> str:
+    return f"{location.prefix}{STATE_NAME}{name}"

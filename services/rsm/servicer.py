@@ -127,6 +127,18 @@ class RemoteStorageManagerServicer(pb_grpc.RemoteStorageManagerServicer):
         outcomes = self._manager.objects.abort_multipart_uploads(uploads)
         return pb.AbortMultipartUploadsResponse(outcomes=map(status_of_outcome, outcomes))
 
+    def PutDeploymentState(
+        self, request: pb.PutDeploymentStateRequest, context: grpc.ServicerContext
+    ) -> pb.PutDeploymentStateResponse:
+        self._manager.objects.put_deployment_state(request.name, request.data)
+        return pb.PutDeploymentStateResponse()
+
+    def GetDeploymentState(
+        self, request: pb.GetDeploymentStateRequest, context: grpc.ServicerContext
+    ) -> pb.GetDeploymentStateResponse:
+        data = self._manager.objects.deployment_state(request.name)
+        return pb.GetDeploymentStateResponse(data=data)
+
 
 def add_to_server(manager: ServedManager, server: grpc.Server) -> None:
     """Serve `manager`; the chunks of logs come and go as they are, not through messages."""

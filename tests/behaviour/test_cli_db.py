@@ -167,6 +167,8 @@ def test_maintenance_reports_the_purged_rows(database_url: str) -> None:
         "events": 0,
         "anomalies": 0,
         "verifications": 0,
+        "kept_topics": None,
+        "not_kept": "",
     }
     done = sediment_db("maintain", database_url, "-o", "json")
     assert (done.returncode, json.loads(done.stdout)) == (0, expected)

@@ -2,14 +2,19 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.api.remote_log_metadata_manager import all_partitions, all_segments
 from services.api.segments import RemoteLogSegmentState
+from services.rlmm.deployment_state import read_deployment_state
 from services.rsm.settings import RsmSettings
+from services.workflows.deployment_state import keep, read_head
 from tests.contract.remote_storage_manager_contract import Files
+from tests.harness.databases import Databases
 from tests.harness.rlmm_process import RlmmProcess, serving_rlmm
 from tests.harness.served_rsm import ServedRsm, serving
 from tests.harness.tier import SIZE_BYTES, SmallTier, a_topic, segment
@@ -57,9 +62,10 @@ def test_a_dry_run_reports_and_apply_imports_until_the_rebuild_is_confirmed(
     assert (code, applied["imported"], applied["freeze"]["reason"]) == (0, 1, "rebuild")
     assert [each.state for each in SmallTier(rsm.client, rlmm.client).rows(tp)] == [FINISHED]
     assert frozen_since_ms(rlmm, database_url) == applied["freeze"]["since_ms"]
-    [ended] = rlmm.answers("db", "confirm-rebuild", "--reason", "checked")
-    assert ended == {"ended": applied["freeze"]}
-    again = rlmm.sediment("db", "confirm-rebuild", "--reason", "checked")
+    confirm = ("db", "confirm-rebuild", "--reason", "checked", "--rsm", rsm.address)
+    [ended] = rlmm.answers(*confirm)
+    assert ended == {"ended": applied["freeze"], "log_starts": 0, "marks": 0, "refused": []}
+    again = rlmm.sediment(*confirm)
     assert (again.returncode, "not frozen" in again.stderr) == (0, True)
 
 
@@ -78,3 +84,80 @@ def test_what_is_only_in_the_metadata_has_its_own_exit_code(
 def test_a_confirmation_needs_a_reason(rlmm: RlmmProcess) -> None:
     done = rlmm.sediment("db", "confirm-rebuild")
     assert (done.returncode, "--reason" in done.stderr) == (2, True)
+
+
+def maintain(rlmm: RlmmProcess, rsm: ServedRsm, database_url: str) -> tuple[int, int | None, str]:
+    """Keep the database's state in the bucket; return exit code, topics and the reason if not."""
+    options = ("--database-url", database_url, "--rsm", rsm.address)
+    done = rlmm.sediment("db", "maintain", *options, "-o", "json")
+    shown = json.loads(done.stdout)
+    return done.returncode, shown["kept_topics"], shown["not_kept"]
+
+
+def as_listed(rlmm: RlmmProcess) -> list[dict[str, Any]]:
+    """Return all segments but for the time of the last event, which a rebuild declares."""
+    partitions = [each.topic_id_partition for each in all_partitions(rlmm.client)]
+    listed = [each for tp in partitions for each in all_segments(rlmm.client, tp)]
+    return [asdict(replace(each, event_timestamp_ms=0)) for each in listed]
+
+
+@pytest.mark.deep
+def test_a_database_that_was_lost_has_its_settings_log_starts_and_marks_again(
+    rlmm: RlmmProcess, rsm: ServedRsm, database_url: str, databases: Databases
+) -> None:
+    tier = SmallTier(rsm.client, rlmm.client)
+    orders, deleted = a_topic("orders", 2)
+    (held,) = a_topic("held")
+    for tp in (orders, deleted, held):
+        tier.fill(tp, 3, txn_idx_empty=True)
+    rlmm.client.put_topic_config(orders.topic_id, {"retention.ms": "1"})
+    rlmm.client.put_topic_config(orders.topic_id, {"retention.ms": "3600000"})
+    for tp in (orders, held):
+        rlmm.client.raise_log_start_offset(tp, 150)
+    rlmm.client.put_topic_config(held.topic_id, {"sediment.hold": "true"})
+    tier.mark_deleted(deleted)
+    assert maintain(rlmm, rsm, database_url) == (0, 2, "")
+
+    url = databases.take()
+    with serving_rlmm(url) as empty:
+        code, _, reason = maintain(empty, rsm, url)
+        assert (code, "sediment db rebuild --apply" in reason) == (1, True)
+        code, applied = rebuild(empty, rsm, "--apply")
+        assert (code, applied["imported"]) == (0, 9)
+        kept = {"settings": 2, "log_starts": 2, "marks": 1, "refused": []}
+        assert applied["kept"].items() >= kept.items()
+        assert maintain(empty, rsm, url)[0] == 1  # not confirmed
+        confirm = ("db", "confirm-rebuild", "--reason", "checked", "--rsm", rsm.address)
+        done = empty.sediment(*confirm, "-o", "json")
+        shown = json.loads(done.stdout)
+        assert (done.returncode, shown["log_starts"], shown["marks"]) == (1, 1, 1)
+        [refused] = shown["refused"]
+        assert refused.startswith("log start 150 of held-0: ")
+
+        assert as_listed(empty) == as_listed(rlmm)
+        for topic in (orders, held):
+            before, after = (r.client.topic_config(topic.topic_id) for r in (rlmm, empty))
+            assert before.entries == after.entries
+        state = empty.client.partition_state(orders).value
+        assert state.log_start_offset == 150
+        states = [each.delete_state for each in empty.client.list_partitions().partitions]
+        assert states == [e.delete_state for e in rlmm.client.list_partitions().partitions]
+        code, again = rebuild(empty, rsm)
+        assert (code, again["kept"]["settings"]) == (0, 0)
+        assert maintain(empty, rsm, url) == (0, 2, "")
+
+
+@pytest.mark.deep
+def test_a_restored_database_does_not_replace_what_is_newer(
+    rlmm: RlmmProcess, rsm: ServedRsm, database_url: str
+) -> None:
+    (tp,) = a_topic("orders")
+    SmallTier(rsm.client, rlmm.client).fill(tp, 1)
+    rlmm.client.put_topic_config(tp.topic_id, {"retention.ms": "1"})
+    assert maintain(rlmm, rsm, database_url) == (0, 1, "")
+    state = read_deployment_state(database_url)
+    newer = replace(state, changes=state.changes + 1)
+    keep(rsm.objects, newer, read_head(rsm.objects))
+    code, topics, reason = maintain(rlmm, rsm, database_url)
+    assert (code, topics) == (1, None)
+    assert "sediment db rebuild --apply" in reason

@@ -17,6 +17,7 @@ from services.api.errors import (
 )
 from services.api.remote_storage_manager import (
     MAX_OBJECTS,
+    MAX_STATE_BYTES,
     CopyDigests,
     FileDigest,
     IndexType,
@@ -398,6 +399,33 @@ class SegmentObjectsContract:
         assert all(each is None or "answered 400" in str(each) for each in outcomes)
         assert [each.upload_id for each in all_multipart_uploads(objects)] == [begun.upload_id]
         assert fetched(rsm, metadata) == b"log"
+
+    def test_the_latest_state_under_a_name_is_kept_beside_the_segments(
+        self, objects: SegmentObjects, rsm: RemoteStorageManager
+    ) -> None:
+        copied(rsm, Files(b"log"))
+        with pytest.raises(RemoteResourceNotFoundError):
+            objects.deployment_state("topics")
+        largest = some_bytes(MAX_STATE_BYTES)
+        for data in (b"", b"first", largest):
+            objects.put_deployment_state("topics", data)
+            assert objects.deployment_state("topics") == data
+        objects.put_deployment_state("topics-a-0", b"another")
+        assert objects.deployment_state("topics") == largest
+        assert len(list(all_segment_objects(objects, ObjectQuery()))) == 3
+
+    @pytest.mark.parametrize("name", ["", "../topics", "Topics", "a/b", "x" * 65])
+    def test_a_state_has_a_name_of_its_form_and_a_bound(
+        self, objects: SegmentObjects, name: str
+    ) -> None:
+        for call in (
+            lambda: objects.put_deployment_state(name, b""),
+            lambda: objects.deployment_state(name),
+        ):
+            with pytest.raises(InvalidRequestError, match=r"^name: must be 1 to 64"):
+                call()
+        with pytest.raises(InvalidRequestError, match=r"^data: at most"):
+            objects.put_deployment_state("topics", bytes(MAX_STATE_BYTES + 1))
 
     def test_objects_of_a_copy_in_progress_are_neither_deleted_nor_aborted(
         self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store

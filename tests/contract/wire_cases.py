@@ -63,6 +63,8 @@ SEGMENT_OBJECTS = {
     "DeleteSegmentObjects": "test_objects_are_deleted_and_those_that_are_gone_too",
     "ListMultipartUploads": "test_incomplete_uploads_are_listed_and_aborted",
     "AbortMultipartUploads": "test_an_upload_must_have_an_id",
+    "PutDeploymentState": "test_a_state_has_a_name_of_its_form_and_a_bound",
+    "GetDeploymentState": "test_a_state_has_a_name_of_its_form_and_a_bound",
 }
 
 RLM_LIFECYCLE = {

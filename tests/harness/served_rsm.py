@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from services.rpc.client.storage import RemoteStorageManagerClient
+from services.rpc.client.storage import RemoteStorageManagerClient, SegmentObjectsClient
 from services.rsm.factory import build_manager
 from services.rsm.servicer import add_to_server
 from services.rsm.settings import RsmSettings
@@ -17,6 +17,7 @@ from tests.harness.grpc_server import served
 class ServedRsm:
     address: str
     client: RemoteStorageManagerClient
+    objects: SegmentObjectsClient
 
 
 @contextmanager
@@ -27,4 +28,8 @@ def serving(settings: RsmSettings) -> Iterator[ServedRsm]:
             add_to_server(manager, server)
 
         with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
-            yield ServedRsm(address, RemoteStorageManagerClient(channel, address))
+            yield ServedRsm(
+                address,
+                RemoteStorageManagerClient(channel, address),
+                SegmentObjectsClient(channel, address),
+            )

@@ -10,6 +10,7 @@ from services.rsm.settings import RsmSettings
 from tests.helm.chart import (
     ChartRefusedError,
     Object,
+    changed,
     lint,
     minimal,
     pod_spec,
@@ -324,6 +325,20 @@ def test_maintenance_keeps_rows_for_the_configured_times() -> None:
             "--anomalies-days=90",
             "--output=json",
         ]
+
+
+def test_the_maintenance_keeps_state_in_the_bucket_as_a_keeper() -> None:
+    keeps = {"maintenance": {"keepState": True}}
+    plain = pod_spec(render(minimal(keeps)).one("CronJob", "sediment-maintenance"))
+    assert "--rsm=sediment-rsm.tier.svc:50051" in plain["containers"][0]["args"]
+    assert {"name": "SEDIMENT_PLAINTEXT", "value": "true"} in plain["containers"][0]["env"]
+    found = render(changed(values_files()["cert-manager"], keeps))
+    pod = pod_spec(found.one("CronJob", "sediment-maintenance"))
+    assert {v["name"]: v for v in pod["volumes"]}["tls"]["secret"]["secretName"] == (
+        found.one("Certificate", "sediment-maintenance-tls")["spec"]["secretName"]
+    )
+    policy = found.one("ConfigMap", "sediment-policy")["data"]["policy.toml"]
+    assert '/sa/sediment-maintenance"]\nroles = ["keeper"]' in policy
 
 
 def test_without_the_maintenance_nothing_of_it_is_rendered() -> None:

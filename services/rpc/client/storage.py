@@ -169,6 +169,15 @@ class SegmentObjectsClient:
         reply = call_once(self._stub.AbortMultipartUploads, request, self._peer)
         return [outcome_of(status) for status in reply.outcomes]
 
+    def put_deployment_state(self, name: str, data: bytes) -> None:
+        request = pb.PutDeploymentStateRequest(name=name, data=data)
+        call_once(self._stub.PutDeploymentState, request, self._peer)
+
+    def deployment_state(self, name: str) -> bytes:
+        request = pb.GetDeploymentStateRequest(name=name)
+        data: bytes = call_once(self._stub.GetDeploymentState, request, self._peer).data
+        return data
+
 
 def _objects_conform(client: SegmentObjectsClient) -> SegmentObjects:
     return client

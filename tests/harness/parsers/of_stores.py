@@ -1,5 +1,6 @@
 """Read fuzzed objects and answers of a store: manifests, custom metadata, markers, S3's XML."""
 
+import gzip
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from typing import Any
@@ -28,6 +29,7 @@ from services.rsm.backends.s3 import S3Storage
 from services.rsm.backends.s3_credentials import FixedCredentials
 from services.rsm.backends.s3_http import S3Target
 from services.rsm.layout import CustomMetadata, Manifest, segment_keys
+from services.workflows.deployment_state import head_from_bytes, topics_from_bytes
 from tests.harness.parsers.target import Target
 
 _TP = TopicIdPartition(UUID(int=1 << 100), "orders", 3)
@@ -47,6 +49,25 @@ _DIGEST = FileDigest(100, 7)
 _MANIFEST = Manifest(
     _SEGMENT, "00c0ffee00c0ffee", 5, LogDigest(_DIGEST, (7,)), dict.fromkeys(IndexType, _DIGEST)
 )
+_STATE_HEAD = (
+    b'{"deployment_id": "c0ffee00-0000-4000-8000-000000000000", "changes": 7, "kept_at_ms": 1, '
+    b'"slot": "a", "parts": 1, "is_settled": false, "version": 1}'
+)
+_STATE_PART = gzip.compress(
+    b'{"topic_id": "c0ffee00-0000-4000-8000-000000000000", "topic": "orders", "settings": '
+    b'{"retention.ms": "1"}, "settings_revision": 1, "log_starts": {"0": 5}, "marked": [1]}',
+    mtime=0,
+)
+
+
+def _read_state_head(data: bytes) -> None:
+    head = head_from_bytes(data)
+    assert head.slot in {"a", "b"}
+
+
+def _read_state_part(data: bytes) -> None:
+    for topic in topics_from_bytes("topics-a-0", data):
+        assert all(isinstance(each, int) for each in (*topic.log_starts, *topic.marked))
 
 
 def _read_manifest(data: bytes) -> None:
@@ -195,6 +216,8 @@ def _s3_answers() -> Sequence[bytes]:
 
 
 TARGETS = (
+    Target("state_head", _read_state_head, (CorruptSegmentError,), lambda: [_STATE_HEAD]),
+    Target("state_part", _read_state_part, (CorruptSegmentError,), lambda: [_STATE_PART]),
     Target("manifest", _read_manifest, (CorruptSegmentError,), lambda: [_MANIFEST.to_bytes()]),
     Target("custom_metadata", _read_custom_metadata, (InvalidRequestError,), _custom_metadata),
     Target("object_key", _read_key, (), _keys),

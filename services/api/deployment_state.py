@@ -1,0 +1,38 @@
+"""Define what a deployment knows and its buckets do not, as `sediment db maintain` keeps it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTopic:
+    """What a rebuild needs of a topic besides its segments.
+
+    Attributes:
+        settings, settings_revision: see services.api.topic_config.StoredTopicConfig.
+        log_starts: the log start offset of each partition that has one above 0.
+        marked: the partitions that are being deleted.
+    """
+
+    topic_id: UUID
+    topic: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    settings_revision: int = 0
+    log_starts: Mapping[int, int] = field(default_factory=dict)
+    marked: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentState:
+    """What one database knows at one moment.
+
+    Attributes:
+        deployment_id: the database's.
+        changes: how many changes the database has seen: greater later, lower in a database that was
+            restored.
+    """
+
+    deployment_id: UUID
+    changes: int
+    topics: tuple[KeptTopic, ...]
