@@ -119,10 +119,6 @@ _OTHERWISE_HERE = (
         "missing; `sediment_rpc_seconds` has the time of whole fetches, local ones included",
     ),
     (
-        "BuildRemoteLogAuxStateRequestsPerSec, ...ErrorsPerSec",
-        "missing: RLM does not serve BuildRemoteLogAuxState",
-    ),
-    (
         "remote-fetch-throttle-time-avg, -max; quota RLM_FETCH",
         "missing: RLM has no fetch quota",
     ),

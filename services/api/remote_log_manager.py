@@ -187,6 +187,17 @@ class IsolationLevel(Enum):
     READ_COMMITTED = "READ_COMMITTED"
 
 
+class FetchRole(Enum):
+    """The kind of reader.
+
+    CONSUMER: gets what is settled, from here and from the tier. FOLLOWER: a replica on another
+    broker; the leader's RLM serves it its own log only, up to the log's end.
+    """
+
+    CONSUMER = "CONSUMER"
+    FOLLOWER = "FOLLOWER"
+
+
 class FetchError(Enum):
     """The error of one partition of a request, by Kafka's names (kafka-clients: Errors)."""
 
@@ -201,6 +212,7 @@ class FetchError(Enum):
     UNKNOWN_LEADER_EPOCH = "UNKNOWN_LEADER_EPOCH"
     REQUEST_TIMED_OUT = "REQUEST_TIMED_OUT"
     POLICY_VIOLATION = "POLICY_VIOLATION"
+    OFFSET_MOVED_TO_TIERED_STORAGE = "OFFSET_MOVED_TO_TIERED_STORAGE"
 
 
 class RecordSource(Enum):
@@ -238,7 +250,7 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """The read of several partitions as a consumer, up to `max_bytes` in total.
+    """The read of several partitions, up to `max_bytes` in total.
 
     Attributes:
         max_wait_ms: how long to wait while fewer than `min_bytes` can be read; 0: not at all.
@@ -249,6 +261,7 @@ class FetchRequest:
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     max_wait_ms: int = 0
     min_bytes: int = 0
+    role: FetchRole = FetchRole.CONSUMER
 
     def __post_init__(self) -> None:
         require(
@@ -422,7 +435,8 @@ class RemoteLogManager(PartitionLifecycle, Protocol):
         Errors are per partition, inside the parts; a partition with nothing to read gets one part
         without batches. A partition gets whole batches, up to its own limit and the rest of the
         request's; the first non-empty partition gets its first batch whatever its size. Offsets
-        below the local log are read from the tier.
+        below the local log are read from the tier; for a FOLLOWER they are
+        OFFSET_MOVED_TO_TIERED_STORAGE.
         """
         ...
 

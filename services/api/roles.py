@@ -214,6 +214,7 @@ _RLM: dict[str, Rule] = {
     "ListOffsets": _of_partitions(_R),
     "OffsetForLeaderEpoch": _of_partitions(_R),
     "DeleteRecords": _of_partitions(_D),
+    "BuildRemoteLogAuxState": _of_partitions(_R),
     "DescribePartitions": Rule(_roles(_R, _A), Topics.FILTER, filter="topics"),
     "GetCopyLag": Rule(_roles(_R, _A), Topics.ALL),
     "OnLeadershipChange": _of_partitions(_S),

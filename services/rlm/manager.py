@@ -22,7 +22,6 @@ from services.api.offset_queries import (
     EpochQuery,
     FoundOffset,
     OffsetQueries,
-    OffsetService,
     RaisedLogStart,
     RecordsToDelete,
 )
@@ -43,6 +42,7 @@ from services.api.remote_log_metadata_manager import (
     all_partitions,
 )
 from services.api.remote_storage_manager import RemoteStorageManager
+from services.api.replicas import AuxStateQuery, RemoteLogAuxState, ReplicaService
 from services.api.topic_config import UNLIMITED
 from services.common.fair_queue import FairQueue
 from services.common.retry import Backoff
@@ -62,6 +62,7 @@ from services.rlm.kafka_log.log_dir import LogDirectories
 from services.rlm.metrics import MAX_TOPICS, TopicCounts
 from services.rlm.partition import Partition, new_partition
 from services.rlm.records_deletion import RecordsDeletion
+from services.rlm.replicas import AuxStateBuilder
 from services.rlm.reporting import Reporter
 from services.rlm.retention.expiration_task import Expiration
 from services.rlm.retention.local_files import LogDirLocks
@@ -213,6 +214,9 @@ class BrokerRemoteLogManager:
         self._offset_finder = OffsetFinder(
             self._roles.partition, remote, rlmm, limits.list_offsets_timeout_s
         )
+        self._aux_states = AuxStateBuilder(
+            self._roles.partition, remote, rlmm, self._purgatory, self.topic_counts, clock
+        )
         self._records_deletion = RecordsDeletion(
             self._roles.partition, rlmm, broker_id, self._reporter
         )
@@ -328,6 +332,9 @@ class BrokerRemoteLogManager:
     def delete_records(self, wanted: tuple[RecordsToDelete, ...]) -> list[RaisedLogStart]:
         return self._records_deletion.delete_all(wanted)
 
+    def build_remote_log_aux_state(self, query: AuxStateQuery) -> RemoteLogAuxState:
+        return self._aux_states.build(query)
+
     def on_leadership_change(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:
         names = [change.topic_id_partition for change in delta.changes]
         self._require_callbacks()
@@ -419,5 +426,5 @@ class BrokerRemoteLogManager:
         self._reporter.report_all(self.led_partitions())
 
 
-def _conforms(manager: BrokerRemoteLogManager) -> OffsetService:
+def _conforms(manager: BrokerRemoteLogManager) -> ReplicaService:
     return manager

@@ -223,6 +223,17 @@ REMOTE_FETCH_ERRORS = TopicCounter(
     "became free in time, or an object was lost or damaged (Kafka: RemoteFetchErrorsPerSec).",
 )
 
+AUX_STATE_REQUESTS = TopicCounter(
+    "sediment_rlm_build_remote_log_aux_state_requests",
+    "States built for replicas, or tried (Kafka: BuildRemoteLogAuxStateRequestsPerSec).",
+)
+
+AUX_STATE_ERRORS = TopicCounter(
+    "sediment_rlm_build_remote_log_aux_state_errors",
+    "States for replicas that were not built: the segment was not in the tier yet, RSM or RLMM was "
+    "away, or an index was lost or damaged (Kafka: BuildRemoteLogAuxStateErrorsPerSec).",
+)
+
 TOPIC_COUNTERS = (
     REMOTE_COPY_REQUESTS,
     REMOTE_COPY_BYTES,
@@ -234,6 +245,8 @@ TOPIC_COUNTERS = (
     REMOTE_FETCH_REQUESTS,
     REMOTE_FETCH_BYTES,
     REMOTE_FETCH_ERRORS,
+    AUX_STATE_REQUESTS,
+    AUX_STATE_ERRORS,
 )
 
 _Counts = defaultdict[TopicCounter, int]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import grpc
 
-from services.api.offset_queries import OffsetService
+from services.api.replicas import ReplicaService
 from services.rpc.converters.log import (
     copy_lag_to_proto,
     delta_from_proto,
@@ -21,6 +21,7 @@ from services.rpc.converters.offset_queries import (
     raised_log_starts_to_proto,
     records_to_delete_from_proto,
 )
+from services.rpc.converters.replicas import aux_state_query_from_proto, aux_state_to_proto
 from services.rpc.statuses import status_of_outcome
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
@@ -29,7 +30,7 @@ from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 class RemoteLogManagerServicer(pb_grpc.RemoteLogManagerServicer):
     """Serve any RemoteLogManager."""
 
-    def __init__(self, manager: OffsetService) -> None:
+    def __init__(self, manager: ReplicaService) -> None:
         self._manager = manager
 
     def Fetch(
@@ -55,6 +56,12 @@ class RemoteLogManagerServicer(pb_grpc.RemoteLogManagerServicer):
     ) -> pb.DeleteRecordsResponse:
         raised = self._manager.delete_records(records_to_delete_from_proto(request))
         return raised_log_starts_to_proto(raised)
+
+    def BuildRemoteLogAuxState(
+        self, request: pb.BuildRemoteLogAuxStateRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.BuildRemoteLogAuxStateResponse]:
+        state = self._manager.build_remote_log_aux_state(aux_state_query_from_proto(request))
+        yield from aux_state_to_proto(state)
 
     def DescribePartitions(
         self, request: pb.DescribePartitionsRequest, context: grpc.ServicerContext

@@ -10,7 +10,6 @@ import pytest
 
 from services.api.errors import FencedLeaderEpochError, InvalidRequestError, NotServedError
 from services.api.ids import uuid_to_text
-from services.api.offset_queries import OffsetService
 from services.api.remote_log_manager import (
     MAX_LEADERSHIP_CHANGES,
     LeadershipChange,
@@ -20,6 +19,7 @@ from services.api.remote_log_manager import (
     StopReason,
     all_descriptions,
 )
+from services.api.replicas import ReplicaService
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.statuses import outcome_of
@@ -50,7 +50,7 @@ def log_dir(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def served_rlm(rlm: OffsetService) -> Iterator[tuple[grpc.Channel, str]]:
+def served_rlm(rlm: ReplicaService) -> Iterator[tuple[grpc.Channel, str]]:
     def add_to(server: grpc.Server) -> None:
         pb_grpc.add_RemoteLogManagerServicer_to_server(RemoteLogManagerServicer(rlm), server)
 

@@ -8,16 +8,19 @@ from pathlib import Path
 import grpc
 import pytest
 
-from services.api.errors import InvalidRequestError
+from services.api.errors import (
+    FencedLeaderEpochError,
+    InvalidRequestError,
+    RetriableRemoteStorageError,
+)
 from services.api.ids import uuid_to_text
-from services.api.lineage import EpochEnd
+from services.api.lineage import EpochEnd, Lineage
 from services.api.offset_queries import (
     EpochAnswer,
     EpochQuery,
     FoundOffset,
     OffsetQueries,
     OffsetQuery,
-    OffsetService,
     RaisedLogStart,
     RecordsToDelete,
     SpecialTime,
@@ -27,8 +30,11 @@ from services.api.remote_log_manager import (
     FetchError,
     FetchPartition,
     FetchRequest,
+    FetchRole,
     IsolationLevel,
 )
+from services.api.replicas import AuxStateQuery, RemoteLogAuxState, ReplicaService
+from services.api.segments import segment_leader_epochs
 from services.records.index_files import AbortedTxn
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rpc.client.log import RemoteLogManagerClient
@@ -42,6 +48,7 @@ from tests.unit.rlm.kafka_bytes import (
     batch,
     in_transaction,
     marker,
+    producer_snapshot,
     write_log_dir,
 )
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
@@ -76,7 +83,9 @@ def log_dir(stack: Stack, tmp_path: Path) -> Path:
 class RlmReadsContract:
     """Tests reads with the fixture `rlm`, which leads the partition of `log_dir`."""
 
-    def test_a_committed_read_names_aborted_transactions_and_ends(self, rlm: OffsetService) -> None:
+    def test_a_committed_read_names_aborted_transactions_and_ends(
+        self, rlm: ReplicaService
+    ) -> None:
         wanted = (FetchPartition(NAME, 0, EVERYTHING),)
         parts = list(rlm.fetch(FetchRequest(wanted, EVERYTHING, READ_COMMITTED)))
         assert {part.error for part in parts} == {FetchError.NONE}
@@ -86,7 +95,7 @@ class RlmReadsContract:
         data = b"".join(part.record_batches for part in parts)
         assert data.endswith(marker(11, 9, ABORT))
 
-    def test_leader_epochs_of_a_reader(self, rlm: OffsetService) -> None:
+    def test_leader_epochs_of_a_reader(self, rlm: ReplicaService) -> None:
         def answer(current: int | None, last: int | None) -> tuple[FetchError, EpochEnd | None]:
             wanted = (FetchPartition(NAME, 12, EVERYTHING, current, last),)
             part = next(iter(rlm.fetch(FetchRequest(wanted, EVERYTHING))))
@@ -97,7 +106,7 @@ class RlmReadsContract:
         assert answer(3, None) == (FetchError.UNKNOWN_LEADER_EPOCH, None)
         assert answer(None, 0) == (FetchError.NONE, EpochEnd(0, 10))
 
-    def test_a_fetch_waits_for_records(self, rlm: OffsetService) -> None:
+    def test_a_fetch_waits_for_records(self, rlm: ReplicaService) -> None:
         wanted = (FetchPartition(NAME, 14, EVERYTHING),)
         began = time.monotonic()
         request = FetchRequest(wanted, EVERYTHING, max_wait_ms=150, min_bytes=1)
@@ -105,7 +114,7 @@ class RlmReadsContract:
         assert (part.error, part.record_batches) == (FetchError.NONE, b"")
         assert time.monotonic() - began >= 0.15
 
-    def test_special_offsets(self, rlm: OffsetService) -> None:
+    def test_special_offsets(self, rlm: ReplicaService) -> None:
         asked = [special for special in SpecialTime if special is not SpecialTime.MAX_TIMESTAMP]
         queries = tuple(OffsetQuery(NAME, special) for special in asked)
         found = rlm.list_offsets(OffsetQueries(queries))
@@ -120,14 +129,14 @@ class RlmReadsContract:
         (stable,) = rlm.list_offsets(OffsetQueries(latest, READ_COMMITTED, timeout_ms=20_000))
         assert stable == FoundOffset(NAME, offset=12, leader_epoch=2)
 
-    def test_ends_of_leader_epochs(self, rlm: OffsetService) -> None:
+    def test_ends_of_leader_epochs(self, rlm: ReplicaService) -> None:
         queries = (EpochQuery(NAME, 1), EpochQuery(NAME, 3), EpochQuery(NAME, 0, 1))
         first, later, fenced = rlm.offsets_for_leader_epochs(queries)
         assert first == EpochAnswer(NAME, end=EpochEnd(0, 10))
         assert later == EpochAnswer(NAME)
         assert (fenced.error, fenced.end) == (FetchError.FENCED_LEADER_EPOCH, None)
 
-    def test_records_are_deleted_up_to_the_high_watermark(self, rlm: OffsetService) -> None:
+    def test_records_are_deleted_up_to_the_high_watermark(self, rlm: ReplicaService) -> None:
         assert rlm.delete_records((RecordsToDelete(NAME, 7),)) == [
             RaisedLogStart(NAME, log_start_offset=7)
         ]
@@ -136,7 +145,27 @@ class RlmReadsContract:
         (start,) = rlm.list_offsets(OffsetQueries((OffsetQuery(NAME, SpecialTime.EARLIEST),)))
         assert (start.offset, start.leader_epoch) == (7, 0)
 
-    def test_no_query_and_too_many_are_refused(self, rlm: OffsetService) -> None:
+    def test_a_follower_reads_to_the_end_of_the_log(self, rlm: ReplicaService) -> None:
+        wanted = (FetchPartition(NAME, 12, EVERYTHING),)
+        request = FetchRequest(wanted, EVERYTHING, READ_COMMITTED, role=FetchRole.FOLLOWER)
+        (part,) = rlm.fetch(request)
+        assert part.record_batches == in_transaction(12, 8) + batch(13)
+
+    def test_a_replica_begins_behind_the_tier(self, rlm: ReplicaService, stack: Stack) -> None:
+        (segment,) = stack.segments()
+        assert rlm.build_remote_log_aux_state(AuxStateQuery(NAME, 7)) == RemoteLogAuxState(
+            next_offset=10,
+            log_start_offset=0,
+            lineage=Lineage(segment_leader_epochs([(0, 0)])),
+            producer_snapshot=producer_snapshot(),
+            segment_id=segment.remote_log_segment_id,
+        )
+        with pytest.raises(RetriableRemoteStorageError, match="offset 11 of leader epoch 2"):
+            rlm.build_remote_log_aux_state(AuxStateQuery(NAME, 12, 2, 2, max_wait_ms=1))
+        with pytest.raises(FencedLeaderEpochError, match="current_leader_epoch: "):
+            rlm.build_remote_log_aux_state(AuxStateQuery(NAME, 7, current_leader_epoch=0))
+
+    def test_no_query_and_too_many_are_refused(self, rlm: ReplicaService) -> None:
         with pytest.raises(InvalidRequestError, match="queries: must be 1 to 1000, are 0"):
             rlm.offsets_for_leader_epochs(())
         with pytest.raises(InvalidRequestError, match="partitions: must be 1 to 1000, are 0"):
@@ -145,19 +174,19 @@ class RlmReadsContract:
 
 class TestInProcess(RlmReadsContract):
     @pytest.fixture
-    def rlm(self, stack: Stack, log_dir: Path) -> OffsetService:
+    def rlm(self, stack: Stack, log_dir: Path) -> ReplicaService:
         return stack.rlm(log_dir)
 
 
 class TestOverGrpc(RlmReadsContract):
     @pytest.fixture
-    def rlm(self, stack: Stack, log_dir: Path) -> Iterator[OffsetService]:
+    def rlm(self, stack: Stack, log_dir: Path) -> Iterator[ReplicaService]:
         with served_rlm(stack.rlm(log_dir)) as (channel, address):
             yield RemoteLogManagerClient(channel, address)
 
 
 @contextmanager
-def served_rlm(rlm: OffsetService) -> Iterator[tuple[grpc.Channel, str]]:
+def served_rlm(rlm: ReplicaService) -> Iterator[tuple[grpc.Channel, str]]:
     def add_to(server: grpc.Server) -> None:
         pb_grpc.add_RemoteLogManagerServicer_to_server(RemoteLogManagerServicer(rlm), server)
 
@@ -211,13 +240,32 @@ LATEST = pb.OffsetQuery(topic_id_partition=TP, timestamp_ms=-1)
             ),
             r"partitions\[0\].before_offset: must be -1",
         ),
+        (
+            "BuildRemoteLogAuxState",
+            pb.BuildRemoteLogAuxStateRequest(offset=1),
+            "topic_id_partition",
+        ),
+        (
+            "BuildRemoteLogAuxState",
+            pb.BuildRemoteLogAuxStateRequest(topic_id_partition=TP),
+            "offset: must be 1",
+        ),
+        (
+            "BuildRemoteLogAuxState",
+            pb.BuildRemoteLogAuxStateRequest(topic_id_partition=TP, offset=1, max_wait_ms=60_001),
+            "max_wait_ms: must be 0 to 60000",
+        ),
     ],
 )
 def test_a_malformed_request_names_the_field(
     stub: pb_grpc.RemoteLogManagerStub, rpc: str, request_message: object, message: str
 ) -> None:
+    def call() -> None:
+        answer = getattr(stub, rpc)(request_message, timeout=30)
+        list(answer if rpc == "BuildRemoteLogAuxState" else ())
+
     with pytest.raises(grpc.RpcError, match=message) as refusal:
-        getattr(stub, rpc)(request_message, timeout=30)
+        call()
     assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 

@@ -22,6 +22,7 @@ ELSEWHERE = {
     "ListOffsets",
     "OffsetForLeaderEpoch",
     "DeleteRecords",
+    "BuildRemoteLogAuxState",
     "DescribePartitions",
     "GetCopyLag",
 }

@@ -16,6 +16,7 @@ from services.api.remote_log_manager import (
     FetchPart,
     FetchPartition,
     FetchRequest,
+    FetchRole,
     IsolationLevel,
     RecordSource,
 )
@@ -93,11 +94,15 @@ class PartitionFetch:
         remote: RemoteSegmentReader,
         offset: int,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        role: FetchRole = FetchRole.CONSUMER,
     ) -> None:
         self._partition = partition
         self._remote = remote
         self._offset = self._part_offset = offset
-        self._isolation = isolation
+        # As in Kafka, a follower gets all records, whatever the isolation level.
+        self._is_follower = role is FetchRole.FOLLOWER
+        self._isolation = IsolationLevel.READ_UNCOMMITTED if self._is_follower else isolation
+        self._role = role
         self._aborted: AbortedTransactions | None = None
         self.view = PartitionView(partition, remote)
 
@@ -111,6 +116,7 @@ class PartitionFetch:
         Raises:
             OffsetOutOfRangeError: if it is not.
             NotServedHereError: if it is not, but the log here may have it.
+            MovedToTierError: if a follower wants it, and only the tier has it.
         """
         if self._offset < bounds.log_start_offset:
             raise self._not_there(
@@ -120,6 +126,10 @@ class PartitionFetch:
             raise self._not_there(
                 f"offset {self._offset} is beyond the log end offset {bounds.log_end_offset}"
             )
+        log = self.view.log
+        local_start = max(log.log_start_offset, self.view.tier.log_start_offset) if log else 0
+        if self._is_follower and self._offset < local_start:
+            raise self.view.moved(self._offset)
         if self._partition.role.log_is_not_served and self._offset == bounds.log_end_offset:
             # This may not be the log's end, so a consumer must not wait here.
             raise self._not_there(f"the tier ends below offset {self._offset}")
@@ -158,11 +168,12 @@ class PartitionFetch:
 
         Raises:
             OffsetOutOfRangeError, NotServedHereError: if no segment contains the next offset.
+            MovedToTierError: if a follower wants the next offset, and only the tier has it.
             LostSegmentError, DamagedLogError, LogFileError, RemoteStorageError: if the segment
                 cannot be read.
         """
         vanished, vanished_at = 0, -1
-        end = self.view.bounds().end_for(self._isolation)
+        end = self.view.bounds().end_for(self._isolation, self._role)
         while self._offset < end and not budget.exhausted:
             segment = self.view.log.segment_for(self._offset) if self.view.log else None
             try:
@@ -202,6 +213,8 @@ class PartitionFetch:
         hole = self.view.find_remote(self._offset)
         if hole is None:
             self._offset = following
+        elif self._is_follower:
+            raise self.view.moved(self._offset)
         else:
             yield from self._segment_of_tier(hole, end_offset, budget)
 
@@ -209,6 +222,8 @@ class PartitionFetch:
         self, end_offset: int, budget: PartitionBudget
     ) -> Iterator[tuple[RecordSource, Batch]]:
         segment = self.view.find_remote(self._offset)
+        if segment is not None and self._is_follower:
+            raise self.view.moved(self._offset)
         if segment is None:
             raise self._not_there(f"no segment contains offset {self._offset}")
         yield from self._segment_of_tier(segment, end_offset, budget)
@@ -281,18 +296,21 @@ class Fetcher:
         total = RequestBudget(request.max_bytes)
         for wanted in request.partitions:
             budget = PartitionBudget(total, wanted.max_bytes)
-            yield from self._fetch_partition(wanted, request.isolation_level, budget)
+            yield from self._fetch_partition(wanted, request, budget)
 
     def _fetch_partition(
-        self, wanted: FetchPartition, isolation: IsolationLevel, budget: PartitionBudget
+        self, wanted: FetchPartition, request: FetchRequest, budget: PartitionBudget
     ) -> Iterator[FetchPart]:
         name, offset = wanted.topic_id_partition, wanted.fetch_offset
-        fetch = PartitionFetch(self._partition_of(name), self._remote, offset, isolation)
+        isolation, role = request.isolation_level, request.role
+        fetch = PartitionFetch(self._partition_of(name), self._remote, offset, isolation, role)
         parts = _Parts(name, fetch.aborted_below)
         tier_read = TierRead(self._counts, name.topic)
         try:
             parts.bounds = fetch.find_bounds()
             fetch.view.check_leader_epoch(wanted.current_leader_epoch)
+            if role is FetchRole.FOLLOWER:
+                fetch.view.require_leader()
             diverging = fetch.view.diverging_epoch(wanted.last_fetched_epoch, offset)
             if diverging is not None:
                 yield parts.diverging(diverging)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from services.api.errors import InvalidRequestError
 from services.api.lineage import EpochEnd, Lineage
-from services.api.remote_log_manager import IsolationLevel
+from services.api.remote_log_manager import FetchRole, IsolationLevel
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.fetch.segment_reader import RemoteSegmentReader
 from services.rlm.kafka_log.local_log import LocalLog
@@ -28,6 +28,10 @@ class NotServedHereError(Exception):
     It is not OFFSET_OUT_OF_RANGE, after which a consumer restarts at an end of the log. Only
     offsets below the tier's log start are certainly gone.
     """
+
+
+class MovedToTierError(Exception):
+    """The error for a follower's offset that is in the tier, and no more in the leader's log."""
 
 
 class UnknownPartitionError(Exception):
@@ -62,8 +66,10 @@ class Bounds:
     high_watermark: int
     log_end_offset: int
 
-    def end_for(self, isolation: IsolationLevel) -> int:
+    def end_for(self, isolation: IsolationLevel, role: FetchRole = FetchRole.CONSUMER) -> int:
         """Return the offset after the last one that such a reader gets."""
+        if role is FetchRole.FOLLOWER:
+            return self.log_end_offset
         if isolation is IsolationLevel.READ_COMMITTED:
             return min(self.last_stable_offset, self.high_watermark)
         return self.high_watermark
@@ -268,6 +274,23 @@ class PartitionView:
             )
         diverges = end.leader_epoch < last_fetched_epoch or end.end_offset < offset
         return end if diverges else None
+
+    def require_leader(self) -> None:
+        """Check that a follower may fetch here.
+
+        Raises:
+            NotServedHereError: if this broker does not lead the partition.
+        """
+        if self.log is None or not self.partition.role.is_leader:
+            name = self.partition.topic_id_partition
+            raise NotServedHereError(f"{name} is not led here; a replica asks the leader's RLM")
+
+    def moved(self, offset: int) -> MovedToTierError:
+        """Make the error of a follower's offset that is only in the tier."""
+        return MovedToTierError(
+            f"offset {offset} is in the tier only; begin the replica's log by "
+            "BuildRemoteLogAuxState of the earliest local offset (ListOffsets -4)"
+        )
 
     def not_there(self, offset: int, text: str) -> OffsetOutOfRangeError | NotServedHereError:
         """Make the error of an offset that is neither here nor in the tier."""

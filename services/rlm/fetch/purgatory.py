@@ -8,7 +8,7 @@ from threading import BoundedSemaphore, Event
 
 from services.api.calls import current_call
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_manager import FetchPartition, FetchRequest, IsolationLevel
+from services.api.remote_log_manager import FetchPartition, FetchRequest
 from services.records.batches import BatchError
 from services.rlm.fetch.kafka_errors import PARTITION_FAILURES
 from services.rlm.fetch.partition_view import PartitionView
@@ -19,7 +19,7 @@ from services.rlm.partition import Partition
 POLL_S = 0.05
 """How often a waiting fetch checks whether a log or a revision has changed."""
 
-_UNFOLLOWED_S = 1.0
+UNFOLLOWED_S = 1.0
 """How often it reads RLMM if nothing follows the revision of its partition."""
 
 
@@ -67,17 +67,29 @@ class FetchPurgatory:
         until_s = self._clock() + request.max_wait_ms / 1000
         partitions = [self._partition_of(p.topic_id_partition) for p in request.partitions]
         seen = self._changes(partitions)
-        if self._has_enough(request, partitions) or not self._places.acquire(blocking=False):
-            return
+        while not self._has_enough(request, partitions) and self.wait_for_change(
+            lambda: self._changes(partitions), seen, until_s - self._clock()
+        ):
+            seen = self._changes(partitions)
+
+    def wait_for_change(
+        self, change_of: Callable[[], object], seen: object, timeout_s: float
+    ) -> bool:
+        """Wait until `change_of` differs from `seen`; return False if it did not in time.
+
+        False at once if too many wait already, if RLM stops, or if the client is gone.
+        """
+        until_s = self._clock() + timeout_s
+        if not self._places.acquire(blocking=False):
+            return False
         DELAYED_FETCHES.inc()
         try:
             while (left_s := until_s - self._clock()) > 0 and current_call().is_active():
                 if self._stopping.wait(min(POLL_S, left_s)):
-                    return
-                now = self._changes(partitions)
-                if now != seen and self._has_enough(request, partitions):
-                    return
-                seen = now
+                    return False
+                if change_of() != seen:
+                    return True
+            return False
         finally:
             DELAYED_FETCHES.dec()
             self._places.release()
@@ -94,14 +106,14 @@ class FetchPurgatory:
         if log is not None:
             return log  # The same object as long as nothing changes.
         revision = partition.tier.polled_revision
-        return int(self._clock() / _UNFOLLOWED_S) if revision is None else revision
+        return int(self._clock() / UNFOLLOWED_S) if revision is None else revision
 
     def _has_enough(self, request: FetchRequest, partitions: Sequence[Partition]) -> bool:
         missing = min(request.min_bytes, request.max_bytes)
         for wanted, partition in zip(request.partitions, partitions, strict=True):
             view = PartitionView(partition, self._remote)
             try:
-                missing -= _readable_bytes(view, wanted, request.isolation_level, missing)
+                missing -= _readable_bytes(view, wanted, request, missing)
             except (*PARTITION_FAILURES, BatchError):
                 return True
             if missing <= 0:
@@ -110,17 +122,17 @@ class FetchPurgatory:
 
 
 def _readable_bytes(
-    view: PartitionView, wanted: FetchPartition, isolation: IsolationLevel, enough: int
+    view: PartitionView, wanted: FetchPartition, request: FetchRequest, enough: int
 ) -> int:
     """Count the bytes that a reader of one partition would get, up to `enough`.
 
     What is not in the active segment counts as enough, as in Kafka.
     """
     offset = wanted.fetch_offset
-    bounds = view.find_bounds(offset, isolation)
+    bounds = view.find_bounds(offset, request.isolation_level)
     if not bounds.log_start_offset <= offset <= bounds.log_end_offset:
         return enough
-    end = bounds.end_for(isolation)
+    end = bounds.end_for(request.isolation_level, request.role)
     if offset >= end:
         return 0
     log = view.log

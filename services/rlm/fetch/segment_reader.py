@@ -267,6 +267,14 @@ class RemoteSegmentReader:
         snapshot = self._cache.index(segment, IndexType.PRODUCER_SNAPSHOT)
         return min(open_transactions(snapshot).values(), default=segment.end_offset + 1)
 
+    def replica_indexes(self, segment: RemoteLogSegmentMetadata) -> tuple[bytes, bytes]:
+        """Read the leader epochs up to the segment's end, and the producer snapshot there.
+
+        The caller holds a slot. Raises as RemoteIndexCache.index.
+        """
+        epochs = self._cache.index(segment, IndexType.LEADER_EPOCH)
+        return epochs, self._cache.index(segment, IndexType.PRODUCER_SNAPSHOT)
+
     def aborted_transactions(
         self, name: TopicIdPartition, lineage: Lineage, offset: int, end_offset: int
     ) -> tuple[list[AbortedTxn], int] | None:

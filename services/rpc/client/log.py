@@ -9,7 +9,6 @@ from services.api.offset_queries import (
     EpochQuery,
     FoundOffset,
     OffsetQueries,
-    OffsetService,
     RaisedLogStart,
     RecordsToDelete,
 )
@@ -22,6 +21,7 @@ from services.api.remote_log_manager import (
     LifecycleOutcome,
     PartitionStops,
 )
+from services.api.replicas import AuxStateQuery, RemoteLogAuxState, ReplicaService
 from services.rpc.client.calls import call_once, call_stream
 from services.rpc.client.channel import peer_of
 from services.rpc.converters.log import (
@@ -40,6 +40,7 @@ from services.rpc.converters.offset_queries import (
     raised_log_starts_from_proto,
     records_to_delete_to_proto,
 )
+from services.rpc.converters.replicas import aux_state_from_proto, aux_state_query_to_proto
 from services.rpc.statuses import outcome_of
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
@@ -56,7 +57,7 @@ LIST_OFFSETS_TIMEOUT_S = 60.0
 
 
 class RemoteLogManagerClient:
-    """Implement OffsetService by calls to a server. Thread-safe."""
+    """Implement ReplicaService by calls to a server. Thread-safe."""
 
     def __init__(self, channel: grpc.Channel, peer: str) -> None:
         self._stub = pb_grpc.RemoteLogManagerStub(channel)
@@ -81,6 +82,10 @@ class RemoteLogManagerClient:
         request = records_to_delete_to_proto(wanted)
         reply = call_once(self._stub.DeleteRecords, request, self._peer, STOP_TIMEOUT_S)
         return raised_log_starts_from_proto(reply)
+
+    def build_remote_log_aux_state(self, query: AuxStateQuery) -> RemoteLogAuxState:
+        message, method = aux_state_query_to_proto(query), self._stub.BuildRemoteLogAuxState
+        return aux_state_from_proto(call_stream(method, message, self._peer, FETCH_TIMEOUT_S))
 
     def describe_partitions(
         self, topics: Sequence[str] = (), *, page_size: int = 0, page_token: str = ""
@@ -107,5 +112,5 @@ class RemoteLogManagerClient:
         return [outcome_of(status) for status in reply.outcomes]
 
 
-def _conforms(client: RemoteLogManagerClient) -> OffsetService:
+def _conforms(client: RemoteLogManagerClient) -> ReplicaService:
     return client

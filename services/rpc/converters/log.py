@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from services.api.errors import InvalidRequestError, NotServedError
+from services.api.errors import InvalidRequestError
 from services.api.lineage import EpochEnd
 from services.api.remote_log_manager import (
     AbortedTransaction,
@@ -11,6 +11,7 @@ from services.api.remote_log_manager import (
     FetchPart,
     FetchPartition,
     FetchRequest,
+    FetchRole,
     IsolationLevel,
     LeadershipChange,
     LeadershipDelta,
@@ -34,7 +35,7 @@ from services.rpc.converters.shared import (
 )
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
 
-_SERVED_ROLES = (pb.FETCH_ROLE_UNSPECIFIED, pb.FETCH_ROLE_CONSUMER)
+_fetch_role = EnumConverter(FetchRole, pb.FetchRole, "FETCH_ROLE_")
 
 isolation_level = EnumConverter(IsolationLevel, pb.IsolationLevel, "ISOLATION_LEVEL_")
 
@@ -55,20 +56,18 @@ def fetch_request_to_proto(request: FetchRequest) -> pb.FetchRequest:
         isolation_level=isolation_level.to_proto(request.isolation_level),
         max_wait_ms=request.max_wait_ms,
         min_bytes=request.min_bytes,
+        role=_fetch_role.to_proto(request.role),
     )
 
 
 def fetch_request_from_proto(message: pb.FetchRequest) -> FetchRequest:
-    """Read a fetch request.
-
-    Raises:
-        NotServedError: if this release does not serve it; names the field.
-    """
-    _refuse(message.role not in _SERVED_ROLES, "role")
+    role = FetchRole.CONSUMER
+    if message.role != pb.FETCH_ROLE_UNSPECIFIED:
+        role = _fetch_role.from_proto(message.role, "role")
     partitions = items_from_proto(message.partitions, "partitions", _fetch_partition_from_proto)
     isolation = isolation_from_proto(message.isolation_level)
     return FetchRequest(
-        partitions, message.max_bytes, isolation, message.max_wait_ms, message.min_bytes
+        partitions, message.max_bytes, isolation, message.max_wait_ms, message.min_bytes, role
     )
 
 
@@ -90,11 +89,6 @@ def _fetch_partition_from_proto(message: pb.FetchPartition) -> FetchPartition:
         message.current_leader_epoch if message.HasField("current_leader_epoch") else None,
         message.last_fetched_epoch if message.HasField("last_fetched_epoch") else None,
     )
-
-
-def _refuse(is_set: bool, field: str) -> None:
-    if is_set:
-        raise NotServedError(f"{field}: is not served by this release; leave it unset")
 
 
 def fetch_part_to_proto(part: FetchPart) -> pb.FetchResponse:

@@ -31,11 +31,6 @@ SETTINGS: Final = {
     "remote.storage.enable": "true",
 }
 _TEXTS = st.sampled_from(["", "why", "run-1"])
-_NOT_SERVED: Final = {
-    "FetchRequest.role",
-}
-"""Fields that RLM refuses in this release, or some of their values."""
-_PACKAGE = f"{pb.DESCRIPTOR.package}."
 _STRINGS: Final = FieldDescriptor.CPPTYPE_STRING
 _INTEGERS: Final = {
     FieldDescriptor.CPPTYPE_INT32,
@@ -105,8 +100,6 @@ class _Maker:
     # --- fields -------------------------------------------------------------------------------
 
     def _fill(self, made: Any, field: FieldDescriptor) -> None:
-        if field.full_name.removeprefix(_PACKAGE) in _NOT_SERVED and not self._chance(20):
-            return
         if field.is_repeated:
             self._fill_many(made, field)
         elif field.message_type is not None:

@@ -11,7 +11,6 @@ import zstandard
 from kafka.record.util import encode_varint
 
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.offset_queries import OffsetService
 from services.api.remote_log_manager import (
     DescribePage,
     FetchError,
@@ -21,6 +20,7 @@ from services.api.remote_log_manager import (
     ProblemKind,
     RecordSource,
 )
+from services.api.replicas import ReplicaService
 from services.cli.output import print_table, print_traceback
 from services.cli.records import MAX_RECORD_HEADERS
 from services.common.inflate import Codec
@@ -62,7 +62,7 @@ class OneLog:
 @pytest.fixture(scope="module")
 def rlm() -> Iterator[tuple[OneLog, str]]:
     log = OneLog()
-    servicer = RemoteLogManagerServicer(cast(OffsetService, log))
+    servicer = RemoteLogManagerServicer(cast(ReplicaService, log))
     with served(
         lambda server: pb_grpc.add_RemoteLogManagerServicer_to_server(servicer, server),
         "tieredstorage.v1.RemoteLogManager",
