@@ -26,6 +26,7 @@ def batch(
     producer_id: int = -1,
     attributes: int = 0,
     magic: int = 2,
+    leader_epoch: int = 0,
 ) -> bytes:
     """Build a batch of `records` offsets; its records are opaque bytes, as they are to RLM."""
     covered = pack(
@@ -40,7 +41,7 @@ def batch(
         records,
     )
     covered += payload
-    after_length = pack(">ibI", 0, magic, crc32c(covered)) + covered
+    after_length = pack(">ibI", leader_epoch, magic, crc32c(covered)) + covered
     return pack(">qi", base_offset, len(after_length)) + after_length
 
 
