@@ -196,19 +196,33 @@ test-plugin: $(VENV)/.dev build/.plugin ## Run the tests of a real broker that t
 
 # Not those over files, nor one whose proxy takes the crc32c off parts: MinIO refuses such parts. By
 # two processes: more keep MinIO waiting for the disk for longer than the tests' read timeouts.
+OVER_MINIO = TEST_S3=minio $(BIN)/pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+
 .PHONY: test-minio
-test-minio: minio ## Run the tests of RSM over real MinIO (Go 1.24)
-	TEST_S3=minio $(BIN)/pytest -m "not long" tests/minio tests/contract/test_rsm_*.py \
+test-minio: minio ## Run the quick tests of RSM over real MinIO (Go 1.24)
+	$(OVER_MINIO) -m "not deep and not long" tests/minio tests/contract/test_rsm_*.py \
+	  --ignore tests/contract/test_rsm_over_grpc.py \
+	  --deselect tests/contract/test_rsm_in_process.py::TestOverFilesystem \
+	  --deselect "$(PROBE_WITHOUT_CRC)"
+
+.PHONY: test-minio-deep
+test-minio-deep: minio ## Run the deep tests of RSM over real MinIO: faults and kills (Go 1.24)
+	$(OVER_MINIO) -m "deep and not long" tests/contract/test_rsm_*.py \
 	  tests/deep/test_rsm_*.py tests/deep/test_kill_and_reconcile.py \
 	  --ignore tests/contract/test_rsm_over_grpc.py \
 	  --ignore tests/deep/test_rsm_largest_segment.py \
 	  --deselect tests/contract/test_rsm_in_process.py::TestOverFilesystem \
-	  --deselect "$(PROBE_WITHOUT_CRC)" \
-	  -n 2 --dist worksteal $(PYTEST_ARGS)
+	  --deselect "$(PROBE_WITHOUT_CRC)"
+
+# Java then starts Spark with half the CPU time.
+build/spark.jsa: $(VENV)/.dev $(VENV)/.spark
+	$(BIN)/python -m tests.harness.class_archives $@
+
+SHARED_CLASSES = SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:SharedArchiveFile=$(CURDIR)/build/spark.jsa -Xlog:cds=off"
 
 .PHONY: test-spark
-test-spark: $(VENV)/.dev $(VENV)/.spark ## Run the tests of the sweeps on a Spark cluster of processes (Java 17)
-	$(BIN)/pytest -m "not long" tests/spark -n 2 --dist loadfile $(PYTEST_ARGS)
+test-spark: $(VENV)/.dev $(VENV)/.spark build/spark.jsa ## Run the tests of the sweeps on a Spark cluster of processes (Java 17)
+	$(SHARED_CLASSES) $(BIN)/pytest -m "not long" tests/spark -n 2 --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: test-export
 test-export: $(VENV)/.dev $(VENV)/.spark $(EXPORT_VENV)/.installed ## Run the tests of `main.py export` and of the data sources with its Spark (Java 17, Maven)

@@ -273,6 +273,7 @@ def rows(stack: EmbeddedStack) -> Iterator[tuple[str, bytes]]:
                 yield table, b"".join(bytes(block) for block in copy)
 
 
+@pytest.mark.long
 def test_secrets_are_in_their_own_files_and_nowhere_else(
     stack: EmbeddedStack, tokens: dict[str, Path], temporary: Path, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from demos.kafka_broker import KafkaBroker
+from tests.harness.class_archives import ensure_kafka_archive
 from tests.harness.kafka_jars import ensure_kafka_jars
 
 
@@ -21,4 +22,5 @@ def kafka_broker(
         JarsUnavailableError, JavaMissingError: the jars cannot be obtained.
     """
     jars = ensure_kafka_jars(version)
+    ensure_kafka_archive(jars)
     return KafkaBroker(directory, jars, settings, log_dirs=log_dirs, listeners=listeners)

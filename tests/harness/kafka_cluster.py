@@ -11,14 +11,15 @@ from types import TracebackType
 from typing import Self
 
 from demos.kafka_broker import (
-    SMALL_JVM,
     KafkaBroker,
     Membership,
     find_java,
     format_storage,
     new_cluster_id,
+    small_jvm,
 )
 from services.local.process import LOOPBACK, ChildProcess, HeldPorts, start_on_free_ports
+from tests.harness.class_archives import ensure_kafka_archive
 from tests.harness.kafka_jars import ensure_kafka_jars
 
 CONTROLLER_ID = 100
@@ -46,7 +47,7 @@ class KafkaController:
     def __init__(self, directory: Path, jars: Path) -> None:
         self.directory = directory.resolve()
         self.cluster_id = new_cluster_id()
-        self._java = [find_java(), *SMALL_JVM, _CONTROLLER_HEAP, "-cp", f"{jars}/*"]
+        self._java = [find_java(), *small_jvm(jars), _CONTROLLER_HEAP, "-cp", f"{jars}/*"]
         self._process: ChildProcess | None = None
         self._ports: HeldPorts | None = None
 
@@ -112,6 +113,7 @@ class KafkaCluster:
         self._settings = settings
         self._log_dirs = log_dirs
         self._jars = ensure_kafka_jars(version)
+        ensure_kafka_archive(self._jars)
         self._cleanup = ExitStack()
         self.brokers: Sequence[KafkaBroker] = ()
 
@@ -162,7 +164,7 @@ class KafkaCluster:
             self._jars,
             {**REPLICATED, **settings},
             log_dirs=self._log_dirs,
-            jvm_options=[*SMALL_JVM, _BROKER_HEAP],
+            jvm_options=[*small_jvm(self._jars), _BROKER_HEAP],
             membership=Membership(number, controller.cluster_id, controller.voter),
         )
 

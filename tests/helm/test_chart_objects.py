@@ -16,6 +16,7 @@ from tests.helm.local_cluster import selects
 pytestmark = pytest.mark.helm
 
 KUBERNETES_VERSIONS = [f"1.{minor}" for minor in range(30, 38)]
+OLDEST_AND_NEWEST = (KUBERNETES_VERSIONS[0], KUBERNETES_VERSIONS[-1])
 FILES = values_files()
 SERVED = ("Deployment", "DaemonSet")
 POD_MAKERS = (*SERVED, "Job", "CronJob")
@@ -46,8 +47,13 @@ def test_helm_lint_finds_nothing(file: str) -> None:
     assert lint(FILES[file]) == []
 
 
-@pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize(
+    ("file", "version"),
+    [
+        *(("full", version) for version in KUBERNETES_VERSIONS),
+        *((file, version) for file in FILES for version in OLDEST_AND_NEWEST if file != "full"),
+    ],
+)
 def test_every_object_is_valid_in_every_kubernetes(
     file: str, version: str, record_property: Record
 ) -> None:

@@ -77,9 +77,10 @@ def test_the_schema_has_the_bounds_of_the_settings_classes() -> None:
 
 
 def test_the_readme_lists_every_value() -> None:
-    assert (CHART / "README.md").read_text() == readme(), _REMEDY
+    written = readme()
+    assert (CHART / "README.md").read_text() == written, _REMEDY
     for path in _leaves(yaml.safe_load((CHART / "values.yaml").read_text()), ""):
-        assert f"| `{path}` |" in readme()
+        assert f"| `{path}` |" in written
 
 
 def _leaves(values: dict[str, object], path: str) -> Iterator[str]:

@@ -25,7 +25,7 @@ from tests.harness.world import World
 from tests.plugin.acceptance import Case, own_methods, run_acceptance, shown
 
 # One Maven run, which all of them wait for, starts 16 clusters.
-pytestmark = [pytest.mark.plugin, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.plugin, pytest.mark.long, pytest.mark.timeout(900)]
 
 KAFKAS_CASES = {
     "RemoteLogMetadataManagerTest": {"testFetchSegments", "testRemotePartitionDeletion"},

@@ -26,7 +26,7 @@ from tests.plugin.deployment import DEADLINE_MS, served_calls
 pytestmark = [pytest.mark.plugin, pytest.mark.timeout(600)]
 
 THREADS = 4
-STOPS = 4
+STOPS = 2
 METHODS = ("FetchLogSegment", "AddRemoteLogSegmentMetadata")
 ROUNDS_BETWEEN_STOPS = 40
 

@@ -19,7 +19,7 @@ from tests.spark.bare_environment import BareEnvironment, make_bare_environment
 from tests.spark.commands import TIMEOUT_S
 from tests.spark.standalone import StandaloneCluster, standalone_cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1_500)]
 SEGMENTS = 3
 BUCKET = "sweeps-work"
 PAGE = ROOT / "docs" / "sweeps.md"
@@ -70,7 +70,6 @@ def test_the_environment_has_no_sediment(environment: BareEnvironment) -> None:
         assert f"No module named '{package}'" in done.stderr
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("job", "master"), [("retention", "local-cluster[2,1,1024]"), ("removal", "local[1]")]
 )
@@ -88,7 +87,6 @@ def test_the_wheel_alone_is_enough_on_one_machine(
     assert tier.objects(tp.topic_id) == {}
 
 
-@pytest.mark.long
 def test_a_standalone_cluster_sweeps_from_a_directory_that_all_share(
     environment: BareEnvironment, cluster: StandaloneCluster, tier: Tier, tmp_path: Path
 ) -> None:
@@ -107,7 +105,6 @@ def test_a_standalone_cluster_sweeps_from_a_directory_that_all_share(
     assert tier.objects(tp.topic_id) == {}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("directory", ["private", "read_only"])
 def test_a_directory_that_executors_do_not_share_is_named_before_anything_is_marked(
     environment: BareEnvironment,
@@ -182,7 +179,6 @@ def s3a_properties(store: S3Endpoint) -> dict[str, str]:
     }
 
 
-@pytest.mark.long
 def test_the_command_of_the_page_sweeps(
     environment: BareEnvironment, cluster: StandaloneCluster, tier: Tier, tmp_path: Path
 ) -> None:
