@@ -90,6 +90,20 @@ def lost_change_without_a_request_id_found_by_its_repeat(story: Story) -> None:
     story.record(add(1), repeated(1))
 
 
+def change_that_its_own_client_repeats(story: Story) -> None:
+    """The answer to the first attempt was lost on its way, and the client asked again."""
+    story.record(add(1), repeated(1), at=(10, 40))
+    story.record(ListSegments(), listed(1, FIRST), at=(20, 30), client="b")
+    story.record(move(1, FINISHED), repeated(2))
+
+
+def log_start_that_its_own_client_repeats(story: Story) -> None:
+    story.record(add(1))
+    story.record(move(1, FINISHED))
+    story.record(RaiseLogStart(5), repeated(4), at=(10, 40))
+    story.record(add(2), applied(4), at=(20, 30), client="b")
+
+
 def lost_changes_of_which_one_order_alone_explains_a_look_up(story: Story) -> None:
     """Of two copies of the same offsets the one that finished later is found."""
     story.record(add(1))
@@ -222,6 +236,8 @@ LEGAL: tuple[Legal, ...] = (
     lost_change_whose_repeat_tells_its_revision,
     lost_change_whose_repeat_makes_it,
     lost_change_without_a_request_id_found_by_its_repeat,
+    change_that_its_own_client_repeats,
+    log_start_that_its_own_client_repeats,
     lost_changes_of_which_one_order_alone_explains_a_look_up,
     lost_announcement_that_explains_a_gap,
     announcement_between_two_revisions,

@@ -8,6 +8,9 @@ This is the search of Wing and Gong with Lowe's memory of visited states. Three 
   exception is an announcement beside a reset of the leader epoch: its reply is empty, and after the
   reset the same announcement may be a change.
 * Lost operations matter only if they changed something, at any time after they were invoked.
+
+A client asks again by itself when an answer is lost. Without a request id the answer is then that
+of a repeat, though it was the first attempt that made the revision.
 """
 
 from collections import defaultdict
@@ -28,7 +31,9 @@ from tests.deep.linearizability.operations import (
     RaiseLogStart,
     Record,
     Refused,
+    Reply,
     ResetLeaderEpoch,
+    Setting,
     Undelete,
     Update,
     UpdateBatch,
@@ -160,6 +165,8 @@ class Search:
             step = _change(node.partition, record)
             if step and step.reply == record.reply and self._agrees(step, record):
                 yield self._after(node, step, record, done=1 << place)
+            elif step and _repeats_itself(step, record) and self._agrees(step, record):
+                yield self._after(node, step, record)  # its reply is still to be explained
         for place, record in enumerate(self._lost):
             if record.invoked_ns > horizon_ns:
                 break
@@ -280,6 +287,20 @@ def _change(partition: Partition, record: Record) -> Step | None:
         may_change = isinstance(reply, Announced | Lost) and not record.is_read
     step = asked(partition, record.operation) if may_change else None
     return step if step and step.events else None
+
+
+def _repeats_itself(step: Step, record: Record) -> bool:
+    """Return whether the reply is of a second attempt, and its first attempt made this step."""
+    repeat = asked(step.partition, record.operation).reply
+    if isinstance(record.operation, Setting):  # answered with the revision of that time
+        return _changes_nothing(repeat) and _changes_nothing(record.reply)
+    return repeat == record.reply
+
+
+def _changes_nothing(reply: Reply) -> bool:
+    return isinstance(reply, Changed) and not any(
+        isinstance(each, Refused) or each.applied for each in reply.outcomes
+    )
 
 
 def _last_revision(reply: Changed) -> int:

@@ -54,7 +54,8 @@ def model_reply(partition: Partition, operation: Operation) -> tuple[Reply, Part
 
 
 def has_order(partition: Partition, records: Sequence[Record]) -> bool:
-    """By trying every order, and to leave out any of the lost operations."""
+    """By trying every order, to leave out any of the lost operations, and to make a change by a
+    first attempt whose repeat is answered."""
     if all(record.is_lost for record in records):
         return True
     for record in records:
@@ -63,6 +64,9 @@ def has_order(partition: Partition, records: Sequence[Record]) -> bool:
             continue
         reply, after = model_reply(partition, record.operation)
         if (record.is_lost or reply == record.reply) and has_order(after, left):
+            return True
+        is_repeat = reply != record.reply == model_reply(after, record.operation)[0]
+        if is_repeat and after != partition and has_order(after, records):
             return True
     return False
 
