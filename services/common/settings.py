@@ -40,6 +40,16 @@ OptionalPath = Annotated[Path | None, BeforeValidator(_none_if_empty)]
 """A file; an empty variable is like a missing one."""
 
 
+OptionalAddress = Annotated[Address | None, BeforeValidator(_none_if_empty)]
+"""An Address; an empty variable is like a missing one."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return the host of an Address, without brackets, and its port."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 def whole_of(share: int, percent: int) -> int:
     """Return the smallest total of which `share` is at most `percent` percent."""
     return -(-share * 100 // percent)
@@ -132,7 +142,7 @@ class ServiceSettings(BaseSettings):
         description="TOML file that grants roles to identities (docs/security.md); required with "
         "TLS, and read again when it changes.",
     )
-    token_listen_address: Annotated[Address | None, BeforeValidator(_none_if_empty)] = Field(
+    token_listen_address: OptionalAddress = Field(
         default=None,
         description="Address to serve gRPC on, with TLS, for clients that have a service-account "
         "token instead of a certificate, HOST:PORT. Default: none.",

@@ -8,7 +8,9 @@ from prometheus_client import REGISTRY
 from services.api.errors import InvalidRequestError
 from services.common.client_security import PLAINTEXT, ClientSecurity
 from services.common.log import configure_logging
+from services.common.reloaded_file import FileError
 from services.common.retry import Backoff
+from services.common.settings import split_address
 from services.rlm.collectors import (
     EXPIRATION_SECONDS_SINCE_LAST_SUCCESS,
     FOLLOWER_SECONDS_SINCE_LAST_SUCCESS,
@@ -20,6 +22,13 @@ from services.rlm.collectors import (
     PoolCollector,
     RetentionCollector,
     TopicCollector,
+)
+from services.rlm.consumers.listener import (
+    Anyone,
+    ConsumerLimits,
+    ConsumerListener,
+    Peers,
+    TlsPeers,
 )
 from services.rlm.copy.rules import CopyLagDefaults, CopyQuotaLimit
 from services.rlm.copy.segment import CopyLimits
@@ -41,6 +50,7 @@ from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rpc.server.server import Service, serve
+from services.rpc.server.sockets import SocketAccess
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
 
@@ -71,13 +81,18 @@ def main() -> None:
         REGISTRY.register(RetentionCollector(manager.led_partitions, max_topics))
         REGISTRY.register(PoolCollector(manager.schedulers, manager.remote_readers))
         REGISTRY.register(manager.topic_counts)
+        listener = _consumer_listener(settings, manager)
         manager.start()
+        if listener is not None:
+            listener.start()
 
         def add_to(server: grpc.Server) -> None:
             servicer = RemoteLogManagerServicer(manager)
             pb_grpc.add_RemoteLogManagerServicer_to_server(servicer, server)
 
         def stop() -> None:
+            if listener is not None:
+                listener.stop()
             manager.stop(settings.drain_timeout_ms / 1000)
 
         name = "tieredstorage.v1.RemoteLogManager"
@@ -98,6 +113,35 @@ def _open_channel(address: str, settings: RlmSettings) -> grpc.Channel:
         return open_channel(address, security)
     except InvalidRequestError as e:
         raise SystemExit(str(e)) from e
+
+
+def _consumer_listener(
+    settings: RlmSettings, manager: BrokerRemoteLogManager
+) -> ConsumerListener | None:
+    """Listen for consumers, if the settings say so, with the transport and the policy of gRPC."""
+    if settings.consumer_listen_address is None:
+        return None
+    advertised = settings.consumer_advertised_address
+    try:
+        peers: Peers = Anyone()
+        if settings.has_tls:
+            access = SocketAccess(settings, "RemoteLogManager")
+            peers = TlsPeers(access.context, access.identity_of, access.may_call)
+        return ConsumerListener(
+            manager,
+            split_address(settings.consumer_listen_address),
+            peers,
+            max(manager.broker_id, 0),
+            split_address(advertised) if advertised else None,
+            ConsumerLimits(
+                settings.consumer_max_connections,
+                settings.consumer_fetch_max_bytes,
+                settings.consumer_idle_timeout_ms / 1000,
+            ),
+        )
+    except (OSError, FileError) as e:
+        address = settings.consumer_listen_address
+        raise SystemExit(f"RLM_CONSUMER_LISTEN_ADDRESS: cannot serve on {address}: {e}") from e
 
 
 def _always_ready() -> None:

@@ -9,6 +9,7 @@ partitions, follow the revisions of all partitions, remove deleted partitions, m
 the index cache, and, with the poller, read cleanup policies.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from services.api.errors import NotServedError, RemoteResourceNotFoundError, RemoteStorageError
 from services.api.ids import TopicIdPartition
+from services.api.lineage import Lineage
 from services.api.offset_queries import (
     EpochAnswer,
     EpochQuery,
@@ -46,6 +48,7 @@ from services.api.replicas import AuxStateQuery, RemoteLogAuxState, ReplicaServi
 from services.api.topic_config import UNLIMITED
 from services.common.fair_queue import FairQueue
 from services.common.retry import Backoff
+from services.rlm.consumers.catalog import ServedPartition
 from services.rlm.copy.rules import CopyLagDefaults, CopyQuotaLimit, CopyRules
 from services.rlm.copy.segment import CopyLimits, SegmentCopier
 from services.rlm.describe import PageDescriber, at_most, copy_lag_of, page_of, token_after
@@ -75,6 +78,8 @@ from services.rlm.roles.stopping import DisabledTopics, TierDeletion
 from services.rlm.roles.tasks import PartitionTasks, Pools, SharedByTasks
 from services.rlm.scheduler import Scheduler
 from services.rlm.topic_configs import CleanupPolicies, TopicConfigs
+
+_log = logging.getLogger(__name__)
 
 _SCAN = "scan of the log directories"
 _REPORTS = "reports of all partitions"
@@ -383,6 +388,20 @@ class BrokerRemoteLogManager:
             problems.insert(0, Problem(ProblemKind.STORE_UNAVAILABLE, "", text))
         return DescribePage(tuple(described), token, at_most(problems))
 
+    def served_partitions(self, topic: str = "") -> list[ServedPartition]:
+        here = [p for p in self._roles.partitions() if p.role.local is not None]
+        found = {p.topic_id_partition: _served(p) for p in here}
+        try:
+            for summary in all_partitions(self._rlmm, topic=topic, page_size=MAX_PAGE_SIZE):
+                name = summary.topic_id_partition
+                if summary.delete_state is not None:
+                    found.pop(name, None)
+                else:
+                    found.setdefault(name, ServedPartition(name))
+        except RemoteStorageError as e:
+            _log.warning("consumers see only partitions that are here: RLMM cannot list: %s", e)
+        return [each for name, each in found.items() if topic in ("", name.topic)]
+
     def copy_lag(self) -> CopyLag:
         return copy_lag_of(self.led_partitions(), self.broker_id, time.time_ns() // 1_000_000)
 
@@ -424,6 +443,14 @@ class BrokerRemoteLogManager:
 
     def _report(self) -> None:
         self._reporter.report_all(self.led_partitions())
+
+
+def _served(partition: Partition) -> ServedPartition:
+    leadership, local = partition.role.leadership, partition.role.local
+    log = None if local is None else local.last_seen
+    lineage = Lineage() if log is None else log.lineage
+    epoch = None if leadership is None else leadership.epoch_of(lineage)
+    return ServedPartition(partition.topic_id_partition, epoch, leadership is not None)
 
 
 def _conforms(manager: BrokerRemoteLogManager) -> ReplicaService:

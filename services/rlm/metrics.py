@@ -122,6 +122,18 @@ CHUNK_UNUSED_BYTES = Counter(
     "sediment_rlm_read_ahead_unused_bytes", "Of these, bytes that were evicted unread."
 )
 
+CONSUMER_CONNECTIONS = Gauge(
+    "sediment_rlm_consumer_connections",
+    "Connections of Kafka's consumers to RLM_CONSUMER_LISTEN_ADDRESS.",
+)
+
+CONSUMER_REFUSALS = Counter(
+    "sediment_rlm_consumer_refusals",
+    "Connections of Kafka's consumers that were closed, by reason: connections (as many as may), "
+    "unauthenticated (no valid client certificate), request (not served, or too large).",
+    ("reason",),
+)
+
 REVISIONS_WATCHED = Gauge(
     "sediment_rlm_revisions_watched",
     "Partitions whose changes RLMM reports as they happen; the others are polled.",

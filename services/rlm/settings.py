@@ -7,9 +7,16 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from services.api.remote_log_manager import MAX_FETCH_BYTES
 from services.api.segment_batches import MAX_LEASE_MS, MIN_LEASE_MS
 from services.api.validation import INT64_MAX
-from services.common.settings import Address, Addresses, OptionalPath, ServiceSettings
+from services.common.settings import (
+    Address,
+    Addresses,
+    OptionalAddress,
+    OptionalPath,
+    ServiceSettings,
+)
 from services.rlm.kafka_admin.security import KafkaSecurity, SaslMechanism, SecurityProtocol
 from services.rlm.roles.partition_roles import PartitionSource
 
@@ -40,6 +47,37 @@ class RlmSettings(ServiceSettings):
         description="The broker's log directories, separated by commas (Kafka: log.dirs). RLM "
         "writes to them only if RLM_LOCAL_RETENTION_ENFORCE is set. If empty, RLM serves only "
         "what is in the tier.",
+    )
+    consumer_listen_address: OptionalAddress = Field(
+        default=None,
+        description="Address to serve Kafka's own protocol on, read-only, to ordinary consumers, "
+        "HOST:PORT. With TLS as gRPC: each needs a client certificate, and the policy holds. "
+        "Default: none.",
+    )
+    consumer_advertised_address: OptionalAddress = Field(
+        default=None,
+        description="Address that consumers connect to, HOST:PORT (Kafka: advertised.listeners). "
+        "Default: RLM_CONSUMER_LISTEN_ADDRESS.",
+    )
+    consumer_max_connections: int = Field(
+        default=64,
+        ge=1,
+        le=1_024,
+        description="Maximum connections of consumers; each has a thread. Further ones are closed.",
+    )
+    consumer_fetch_max_bytes: int = Field(
+        default=4 * 1024 * 1024,
+        ge=1,
+        le=MAX_FETCH_BYTES,
+        description="Most bytes of an answer to a consumer's Fetch, whatever it allows (Kafka: "
+        "fetch.max.bytes). A connection holds twice as many; a larger batch is sent whole.",
+    )
+    consumer_idle_timeout_ms: int = Field(
+        default=600_000,
+        ge=1,
+        le=_INT32_MAX,
+        description="How long a consumer's connection waits for its next request, ms (Kafka: "
+        "connections.max.idle.ms).",
     )
     remote_log_manager_task_interval_ms: int = Field(
         default=30_000, ge=1, le=_INT32_MAX, description="Time between a partition's passes, ms."

@@ -12,6 +12,7 @@ from tests.shape import ROOT, every_import_of, modules
 NO_RETRIES = {
     "services.common.retry": "plans again",
     "services.rlmm.verification_ages": "reads again when the next interval has passed",
+    "services.rlm.consumers.listener": "accepts the next connection",
     "services.rlm.replicas": "waits until a copy has finished",
     "services.rlm.retention.local_task": "searches for a segment that can be read",
     "services.rsm.fetch": "reads an index in place of a reader that has left",

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -169,9 +169,19 @@ def _of_certificate(facts: Mapping[str, Any]) -> str:
     Never the common name, nor x509_subject_alternative_name, in which a URI and a DNS name of the
     same text are equal.
     """
-    uris = [uri for uri in map(_text, facts.get("peer_uri", [])) if _URI.fullmatch(uri)]
+    uris, names = facts.get("peer_uri", []), facts.get("peer_dns", [])
+    return identity_of_names(map(_text, uris), map(_text, names))
+
+
+def identity_of_names(found_uris: Iterable[str], found_names: Iterable[str]) -> str:
+    """Return the identity by the URIs and the DNS names of a certificate.
+
+    Raises:
+        UnauthenticatedError: none of them counts.
+    """
+    uris = [uri for uri in found_uris if _URI.fullmatch(uri)]
     spiffe_ids = [uri for uri in uris if uri.startswith("spiffe://")]
-    names = [name for name in map(_text, facts.get("peer_dns", [])) if _DNS_NAME.fullmatch(name)]
+    names = [name for name in found_names if _DNS_NAME.fullmatch(name)]
     for identity in (*spiffe_ids, *uris, *map(str.lower, names)):
         return identity
     raise UnauthenticatedError(

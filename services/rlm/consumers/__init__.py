@@ -1,0 +1,1 @@
+"""Serve RLM's reads to ordinary consumers of Kafka, over Kafka's own protocol."""

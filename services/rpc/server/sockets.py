@@ -1,0 +1,72 @@
+"""Give a listener that is not gRPC the transport and the policy of the service."""
+
+import ssl
+from collections.abc import Mapping
+
+from services.api.errors import UnauthenticatedError
+from services.api.roles import PACKAGE, rule_of
+from services.common.settings import ServiceSettings
+from services.rpc.server.access import DENIED_CALLS
+from services.rpc.server.identity import MAX_IDENTITY_LENGTH, identity_of_names
+from services.rpc.server.policy import policy_file
+
+
+class SocketAccess:
+    """The certificates and the policy of a service that has TLS.
+
+    Args:
+        service: in the contracts, whose RPCs the policy is about.
+
+    Raises:
+        FileError: the policy file cannot be used.
+    """
+
+    def __init__(self, settings: ServiceSettings, service: str) -> None:
+        assert settings.policy_file is not None  # held by the settings
+        self._settings = settings
+        self._service = service
+        self._policy = policy_file(settings.policy_file)
+
+    def context(self) -> ssl.SSLContext:
+        """Make the context of a connection from the present files; clients need a certificate.
+
+        Raises:
+            OSError: a file cannot be used.
+        """
+        settings = self._settings
+        context = ssl.create_default_context(
+            ssl.Purpose.CLIENT_AUTH, cafile=settings.tls_client_ca_file
+        )
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(str(settings.tls_certificate_file), settings.tls_key_file)
+        return context
+
+    def identity_of(self, certificate: Mapping[str, object]) -> str:
+        """Return the identity of a verified certificate, as ssl.getpeercert has it.
+
+        Raises:
+            UnauthenticatedError: it has none.
+        """
+        found = certificate.get("subjectAltName", ())
+        named = (
+            [pair for pair in found if isinstance(pair, tuple)] if isinstance(found, tuple) else []
+        )
+        by_kind = {
+            kind: [str(v) for k, v in named if k == kind and len(str(v)) <= MAX_IDENTITY_LENGTH]
+            for kind in ("URI", "DNS")
+        }
+        try:
+            return identity_of_names(by_kind["URI"], by_kind["DNS"])
+        except UnauthenticatedError:
+            DENIED_CALLS.labels(f"/{PACKAGE}.{self._service}/", "unauthenticated").inc()
+            raise
+
+    def may_call(self, identity: str, rpc: str, topic: str) -> bool:
+        """Return whether the policy lets an identity make a call for a topic."""
+        method = f"/{PACKAGE}.{self._service}/{rpc}"
+        rule = rule_of(method)
+        if rule is not None and self._policy.current().allows(identity, rule.roles, topic):
+            return True
+        DENIED_CALLS.labels(method, "topic").inc()
+        return False

@@ -1,0 +1,325 @@
+"""Test RLM's listener for consumers with clients of Kafka, over a log of which half is local."""
+
+import shutil
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from struct import pack, unpack
+from typing import Any
+from uuid import UUID
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest
+from prometheus_client import REGISTRY
+
+from demos.stage import link_log_dir
+from services.api.ids import TopicIdPartition
+from services.api.offset_queries import EpochQuery, SpecialTime
+from services.api.remote_log_manager import IsolationLevel
+from services.api.roles import Role
+from services.records.decode import RecordColumns, decode
+from services.rlm.consumers.listener import TlsPeers
+from services.rlm.kafka_admin.client import connected
+from services.rlm.kafka_admin.security import KafkaSecurity
+from services.rlm.manager import BrokerRemoteLogManager
+from services.rpc.server.sockets import SocketAccess
+from tests.harness.broker_answers import broker_answers
+from tests.harness.committed_reads import batches_in, committed_in
+from tests.harness.consumer_listener import NODE_ID, serving_consumers
+from tests.harness.databases import Databases
+from tests.harness.eventually import eventually
+from tests.harness.kafka_client import CLIENT_TIMEOUT_S, Cluster, headers_of
+from tests.harness.secured_rsm import Secrets, make_secrets
+from tests.harness.ship_stack import BUNDLED, bundled_name, bytes_of, running_stack
+
+TOPICS = ("payments", "mixed-codecs")
+PAYMENTS, MIXED = map(bundled_name, TOPICS)
+FETCH, METADATA, API_VERSIONS = 1, 3, 18
+
+
+@pytest.fixture(scope="module")
+def rlm(
+    databases: Databases, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerRemoteLogManager]:
+    """An RLM whose log begins in the middle; the rest is in the tier."""
+    directory = tmp_path_factory.mktemp("consumed")
+    logs = directory / "logs"
+    link_log_dir(BUNDLED, logs)
+    for folder in logs.iterdir():
+        if folder.is_dir() and folder.name not in {f"{topic}-0" for topic in TOPICS}:
+            shutil.rmtree(folder)
+    url = databases.take()
+    with running_stack(url, directory / "objects") as stack:
+        stack.ship(logs)
+        for folder in logs.glob("*-0"):
+            segments = sorted(folder.glob("*.log"))
+            for log in segments[: len(segments) // 2]:
+                for file in folder.glob(f"{log.stem}.*"):
+                    file.unlink()
+        yield stack.rlm(logs)
+    databases.give_back(url)
+
+
+@pytest.fixture(scope="module")
+def address(rlm: BrokerRemoteLogManager) -> Iterator[str]:
+    with serving_consumers(rlm) as served:
+        yield served
+
+
+def log_of(name: TopicIdPartition) -> bytes:
+    return bytes_of(BUNDLED / f"{name.topic}-{name.partition}")
+
+
+def records_of(name: TopicIdPartition, only: set[int] | None = None) -> list[tuple[Any, ...]]:
+    """Return (offset, key, value, headers) of a log's records, without control records."""
+    columns = RecordColumns()
+    for batch in batches_in(log_of(name)):
+        if not batch.is_control:
+            decode(batch, 0, 2**62, 2**30, columns)
+    rows = zip(columns.offsets, columns.keys, columns.values, columns.headers, strict=True)
+    found = [(offset, key, value, headers or []) for offset, key, value, headers in rows]
+    return [row for row in found if only is None or row[0] in only]
+
+
+@pytest.mark.parametrize("name", [PAYMENTS, MIXED], ids=str)
+def test_a_consumer_reads_what_the_tier_and_the_disk_have(
+    address: str, name: TopicIdPartition
+) -> None:
+    read = [
+        (m.offset(), m.key(), m.value(), headers_of(m))
+        for m in Cluster(address).read(name.topic, name.partition)
+    ]
+    assert read == records_of(name)
+
+
+def test_a_consumer_of_committed_records_skips_aborted_ones(address: str) -> None:
+    committed, _ = committed_in(log_of(PAYMENTS))
+    read = [m.offset() for m in Cluster(address).read("payments", 0, "read_committed")]
+    assert read == sorted(committed)
+    assert len(read) < len(records_of(PAYMENTS))
+
+
+def test_offsets_epochs_and_bytes_are_those_of_rlm(
+    address: str, rlm: BrokerRemoteLogManager
+) -> None:
+    with broker_answers(address) as asked:
+        specials = {s: asked.offsets(PAYMENTS, [s])[0][1] for s in SpecialTime}
+        assert specials[SpecialTime.EARLIEST] == 0
+        assert 0 < specials[SpecialTime.EARLIEST_LOCAL] <= specials[SpecialTime.LATEST_TIERED]
+        assert specials[SpecialTime.LATEST] > specials[SpecialTime.EARLIEST_PENDING_UPLOAD] - 1
+        ends = asked.epoch_ends(PAYMENTS, range(6))
+        known = rlm.offsets_for_leader_epochs(tuple(EpochQuery(PAYMENTS, e) for e in range(6)))
+        assert ends == [
+            (-1, -1) if each.end is None else (each.end.leader_epoch, each.end.end_offset)
+            for each in known
+        ]
+        assert (ends[0][0], ends[-1]) == (0, (-1, -1))
+        answer = asked.fetch(PAYMENTS, 0, 2**30, IsolationLevel.READ_COMMITTED)
+        assert log_of(PAYMENTS).startswith(answer.records)
+        assert len(answer.records) > 50_000
+        assert answer.aborted
+        assert asked.fetch(PAYMENTS, 10**9, 1, IsolationLevel.READ_UNCOMMITTED).error == 1
+        assert asked.fetch(PAYMENTS, 5, 1, IsolationLevel.READ_COMMITTED, 0, 4).error == 0
+        assert asked.fetch(PAYMENTS, 5, 1, IsolationLevel.READ_COMMITTED, 0, 9).error == 75
+        assert asked.fetch(PAYMENTS, 5, 1, IsolationLevel.READ_COMMITTED, 0, 0).error == 74
+
+
+def ask(address: str, request: Any) -> Any:
+    with connected(address, KafkaSecurity().connection_options(), 30) as connection:
+        return connection.ask(request)
+
+
+def test_one_node_leads_everything_that_it_lists(address: str) -> None:
+    answer = ask(address, MetadataRequest(topics=None, allow_auto_topic_creation=True))
+    host, _, port = address.rpartition(":")
+    assert [(b.node_id, b.host, b.port) for b in answer.brokers] == [(NODE_ID, host, int(port))]
+    assert {t.name: [p.leader_id for p in t.partitions] for t in answer.topics} == {
+        topic: [NODE_ID] for topic in TOPICS
+    }
+    asked = MetadataRequest.MetadataRequestTopic
+    named = MetadataRequest(topics=[asked(name="nothing")], allow_auto_topic_creation=True)
+    (unknown,) = ask(address, named).topics
+    assert (unknown.error_code, unknown.partitions) == (3, [])
+
+
+def test_a_fetch_by_topic_id(address: str) -> None:
+    kind = FetchRequest.FetchTopic
+
+    def fetch(topic_id: Any) -> Any:
+        wanted = kind.FetchPartition(
+            partition=0,
+            current_leader_epoch=-1,
+            fetch_offset=3,
+            last_fetched_epoch=-1,
+            log_start_offset=-1,
+            partition_max_bytes=1,
+        )
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=1,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            topics=[kind(topic_id=topic_id, partitions=[wanted])],
+            forgotten_topics_data=[],
+            rack_id="",
+            min_version=13,
+        )
+        ((answer,),) = (topic.partitions for topic in ask(address, request).responses)
+        return answer
+
+    assert log_of(PAYMENTS).find(bytes(fetch(PAYMENTS.topic_id).records)) >= 0
+    assert fetch(PAYMENTS.topic_id).records
+    assert fetch(UUID(int=5)).error_code == 100
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [({}, KafkaError.POLICY_VIOLATION), ({"acks": 1}, KafkaError.POLICY_VIOLATION)],
+    ids=["acks all", "acks 1"],
+)
+def test_a_write_is_refused(address: str, settings: dict[str, Any], code: int) -> None:
+    failures: list[KafkaError] = []
+    producer = Producer({"bootstrap.servers": address, "log_level": 2, **settings})
+
+    def delivered(error: KafkaError | None, _: object) -> None:
+        assert error is not None
+        failures.append(error)
+
+    producer.produce("payments", b"value", partition=0, on_delivery=delivered)
+    producer.flush(CLIENT_TIMEOUT_S)
+    assert [failure.code() for failure in failures] == [code]
+
+
+def test_a_transactional_producer_is_refused(address: str) -> None:
+    with pytest.raises(KafkaException):
+        Cluster(address).transactional("t")
+
+
+def test_an_unknown_version_is_answered_with_the_known_ones(address: str) -> None:
+    with connected_socket(address) as client:
+        client.sendall(pack(">ihhih", 10, API_VERSIONS, 99, 5, -1))
+        answer = answered(client)
+    found = ApiVersionsResponse.decode(answer[4:], version=0)
+    assert (unpack(">i", answer[:4])[0], found.error_code) == (5, 35)
+    assert {key.api_key for key in found.api_keys} == {0, 1, 2, 3, 18, 22, 23}
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        pack(">ihhih", 10, FETCH, 99, 5, -1),
+        pack(">ihhih", 10, 9, 0, 5, -1),
+        pack(">ihhih", 10, FETCH, 12, 5, -1),
+        pack(">i", 2**31 - 1),
+        pack(">i", -1),
+        pack(">ihhihii", 18, METADATA, 4, 5, -1, 2**31 - 1, 7),
+    ],
+    ids=["version", "API", "cut off", "too large", "negative", "count"],
+)
+def test_what_is_no_served_request_ends_the_connection(address: str, request_bytes: bytes) -> None:
+    with connected_socket(address) as client:
+        client.sendall(request_bytes)
+        assert client.recv(1) == b""
+
+
+def test_connections_are_bounded(rlm: BrokerRemoteLogManager) -> None:
+    with serving_consumers(rlm, max_connections=1) as address:
+        with connected_socket(address) as first:
+            first.sendall(pack(">ihhih", 10, API_VERSIONS, 0, 5, -1))
+            assert answered(first)
+            with connected_socket(address) as second:
+                assert second.recv(1) == b""
+        eventually(lambda: connections() == 0, 10)
+        with connected_socket(address) as third:
+            third.sendall(pack(">ihhih", 10, API_VERSIONS, 0, 5, -1))
+            assert answered(third)
+
+
+def test_bytes_of_a_fetch_are_bounded_and_idle_connections_end(
+    rlm: BrokerRemoteLogManager,
+) -> None:
+    with serving_consumers(rlm, fetch_max_bytes=2_000, idle_timeout_s=0.3) as address:
+        with broker_answers(address) as asked:
+            answer = asked.fetch(PAYMENTS, 0, 2**30, IsolationLevel.READ_UNCOMMITTED)
+            assert 0 < len(answer.records) <= 4_000
+        with connected_socket(address) as client:
+            assert client.recv(1) == b""
+
+
+def test_stopping_ends_open_connections(rlm: BrokerRemoteLogManager) -> None:
+    with serving_consumers(rlm) as address:
+        client = connected_socket(address)
+        client.sendall(pack(">ihhih", 10, API_VERSIONS, 0, 5, -1))
+        assert answered(client)
+    with client:
+        assert client.recv(1) == b""
+
+
+def connected_socket(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), 10)
+
+
+def answered(client: socket.socket) -> bytes:
+    with client.makefile("rb") as stream:
+        (size,) = unpack(">i", stream.read(4))
+        return stream.read(size)
+
+
+def connections() -> float | None:
+    return REGISTRY.get_sample_value("sediment_rlm_consumer_connections")
+
+
+class TestTls:
+    """Certificates and the policy hold as over gRPC."""
+
+    @pytest.fixture
+    def secrets(self, tmp_path: Path) -> Secrets:
+        return make_secrets(tmp_path / "tls")
+
+    @pytest.fixture
+    def secured(self, rlm: BrokerRemoteLogManager, secrets: Secrets) -> Iterator[str]:
+        secrets.policy.write_text(
+            '[[grant]]\nidentities = ["spiffe://sediment.test/operator"]\n'
+            f'roles = ["{Role.READER}"]\ntopics = ["pay*"]\n'
+        )
+        access = SocketAccess(secrets.settings(), "RemoteLogManager")
+        peers = TlsPeers(access.context, access.identity_of, access.may_call)
+        with serving_consumers(rlm, peers) as address:
+            yield address
+
+    def test_a_consumer_gets_the_topics_of_its_grant(self, secured: str, secrets: Secrets) -> None:
+        tls = {
+            "security.protocol": "ssl",
+            "ssl.ca.location": str(secrets.authority.certificate),
+            "ssl.certificate.location": str(secrets.operator.certificate),
+            "ssl.key.location": str(secrets.operator.key),
+        }
+        with closing(Cluster(secured).consumer("read_uncommitted", **tls)) as consumer:
+            assert set(consumer.list_topics(timeout=CLIENT_TIMEOUT_S).topics) == {"payments"}
+            denied = consumer.list_topics("mixed-codecs", CLIENT_TIMEOUT_S).topics["mixed-codecs"]
+            assert denied.error is not None
+            assert denied.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+            consumer.assign([TopicPartition("payments", 0, 3)])
+            message = consumer.poll(CLIENT_TIMEOUT_S)
+            assert message is not None
+            assert (message.error(), message.offset()) == (None, 3)
+
+    def test_a_client_without_a_certificate_is_refused(
+        self, secured: str, secrets: Secrets
+    ) -> None:
+        context = ssl.create_default_context(cafile=secrets.authority.certificate)
+        host, _, port = secured.rpartition(":")
+        with (
+            socket.create_connection((host, int(port)), 10) as plain,
+            pytest.raises(ssl.SSLError, match="certificate required"),
+            context.wrap_socket(plain, server_hostname=host) as client,
+        ):
+            client.recv(1)
