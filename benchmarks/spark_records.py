@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from benchmarks.deployment import Deployment, deployed
 from benchmarks.measure import MIB, QUICK, ROUNDS, Result, ratio, tree_cpu_seconds
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.cli.records import decoded
+from services.client.records import decoded
 from services.rlm.copy.ship import ShipOutcome, ship
 from spark_jobs.spark_session import SparkSettings, spark_session
 

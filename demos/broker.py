@@ -35,7 +35,7 @@ from services.cli.output import (
     size_text,
     stdout_console,
 )
-from services.cli.records import decoded
+from services.client.records import decoded
 from services.local.stack import BUCKET, EmbeddedStack, ServiceProcess
 from services.rlm.kafka_log.partition_dir import list_segments
 
@@ -268,10 +268,10 @@ def _read(stage: Stage, sent: Sequence[Sent], when: str) -> None:
     started = time.monotonic()
     got: list[tuple[int, Record]] = []
     from_tier = misplaced = 0
-    for found, source in decoded(stage.rlm, stage.partition.name, 0):
+    for found in decoded(stage.rlm, stage.partition.name, 0):
         headers = list(found.headers)
-        got.append((found.offset, Record(found.key, found.value, found.timestamp, headers)))
-        is_remote = source is RecordSource.REMOTE
+        got.append((found.offset, Record(found.key, found.value, found.timestamp_ms, headers)))
+        is_remote = found.source is RecordSource.REMOTE
         from_tier += is_remote
         misplaced += is_remote != (found.offset < local_start)
     seconds = time.monotonic() - started

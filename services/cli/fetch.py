@@ -1,14 +1,17 @@
 """Print records like a console consumer: `sediment fetch`."""
 
 import base64
+import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from itertools import islice, takewhile
 from typing import Annotated, Any
 
 import typer
 
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_manager import IsolationLevel, RecordSource, RemoteLogManager
+from services.api.offset_queries import OffsetService, SpecialTime
+from services.api.remote_log_manager import RemoteLogManager
 from services.api.validation import INT64_MAX
 from services.cli.connections import (
     DataDir,
@@ -21,8 +24,16 @@ from services.cli.connections import (
     connected_rlmm,
     find_partition,
 )
-from services.cli.offsets import TIME_HELP, Isolation, IsolationOption, offset_at, time_ms
+from services.cli.offsets import (
+    TIME_HELP,
+    Isolation,
+    IsolationOption,
+    find_offsets,
+    offset_at,
+    time_ms,
+)
 from services.cli.output import (
+    EXIT_FAILED,
     EXIT_PARTIAL,
     CommandError,
     Format,
@@ -30,8 +41,18 @@ from services.cli.output import (
     print_line,
     say,
     time_text,
+    write_bytes,
 )
-from services.cli.records import UnreadableBatchError, decoded, raise_unreadable
+from services.cli.record_format import FORMAT_HELP, parse_format
+from services.client.records import (
+    ReadFailedError,
+    ReadOptions,
+    Record,
+    RecordKind,
+    UnreadableBatchError,
+    decoded,
+    raise_unreadable,
+)
 from services.common.inflate import DEFAULT_LIMIT_BYTES
 
 app = command_group()
@@ -39,6 +60,10 @@ app = command_group()
 # A printed record as JSON: key, value and headers as text if they are UTF-8, else as base64 under
 # the name with the suffix "_base64".
 PrintedRecord = dict[str, Any]
+
+_FEW_RECORDS = 10
+_NAMED_PLACES = {"beginning": SpecialTime.EARLIEST, "end": SpecialTime.LATEST}
+_PLACE_HELP = "An offset, 'beginning', 'end', or a time as --from-time."
 
 
 @app.command()
@@ -53,6 +78,12 @@ def fetch(
             metavar="TIME", help=f"Begin at the first record of this time or later. {TIME_HELP}"
         ),
     ] = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="WHERE", help=f"Begin there. {_PLACE_HELP}")
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option(min=1, help="Begin so many offsets before the end.")
+    ] = None,
     to_time: Annotated[
         str | None,
         typer.Option(
@@ -60,8 +91,34 @@ def fetch(
             help="End before the first record of this time or later, as --from-time.",
         ),
     ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="WHERE", help=f"End before it. {_PLACE_HELP}")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Wait for further records at the end, until Ctrl-C.")
+    ] = False,
     isolation: IsolationOption = Isolation.READ_UNCOMMITTED,
-    max_records: Annotated[int, typer.Option(min=1, help="Print at most this many.")] = 10,
+    show_transactions: Annotated[
+        bool,
+        typer.Option(
+            "--show-transactions",
+            help="Name records of aborted transactions and control records, and print them too, up "
+            "to the last stable offset.",
+        ),
+    ] = False,
+    max_records: Annotated[
+        int | None,
+        typer.Option(
+            "--max-records",
+            "-c",
+            min=1,
+            help=f"Print at most this many. Default: {_FEW_RECORDS}, or all with --last, --to, "
+            "--to-time or --follow.",
+        ),
+    ] = None,
+    format_: Annotated[
+        str | None, typer.Option("--format", "-f", metavar="FORMAT", help=FORMAT_HELP)
+    ] = None,
     max_batch_bytes: Annotated[
         int,
         typer.Option(min=1, help="Skip a batch whose records inflate to more than this, bytes."),
@@ -74,7 +131,9 @@ def fetch(
     """Print records from the tier and from local disk.
 
     Like a console consumer, wherever RLM finds them. Each record shows where it was read.
-    Characters that a terminal does not print are shown as escapes; -o json has them as JSON.
+    Characters that a terminal does not print are shown as escapes; -o json has them as JSON, and
+    what -f prints into a file or a pipe has them unchanged. Without -f and -o json a null is null,
+    a text that could be mistaken is in quotes, and what is no text is base64:...
 
     \b
     Exit codes:
@@ -88,49 +147,92 @@ def fetch(
     def skip(error: UnreadableBatchError) -> None:
         nonlocal skipped
         skipped += 1
-        say(str(error))
+        say(f"{error}; skipped")
 
-    if (offset is None) == (from_time is None):
-        raise CommandError("give either --offset or --from-time")
-    since_ms = None if from_time is None else time_ms(from_time)
-    until_ms = None if to_time is None else time_ms(to_time)
+    starts = [each for each in (offset, from_time, from_, last) if each is not None]
+    if len(starts) != 1:
+        raise CommandError("give either --offset or --from-time, --from or --last, once")
+    if to is not None and to_time is not None:
+        raise CommandError("give either --to or --to-time")
+    formatted = None if format_ is None else parse_format(format_)
+    since = _place(from_) if from_ is not None else _time(from_time)
+    until = _place(to) if to is not None else _time(to_time)
+    options = ReadOptions(max_batch_bytes, isolation.level, show_transactions, follow)
     with connected_rlmm(rlmm, data_dir) as metadata:
         tp = find_partition(metadata, topic_partition)
     with connected_rlm(rlm, data_dir) as manager:
-        if since_ms is not None:
-            offset = offset_at(manager, tp, since_ms, isolation)
-        end = INT64_MAX if until_ms is None else offset_at(manager, tp, until_ms, isolation)
-        found = records(manager, tp, offset or 0, max_batch_bytes, skip, isolation.level)
-        for record in islice(takewhile(lambda r: r["offset"] < end, found), max_records):
-            if output is Format.JSON:
-                print_json(record)
-            else:
-                print_line(_as_columns(record))
+        if last is not None:
+            offset = _before_end(manager, tp, last, isolation)
+        elif offset is None:
+            assert since is not None
+            offset = since(manager, tp, isolation)
+        end = INT64_MAX if until is None else until(manager, tp, isolation)
+        is_bounded = follow or last is not None or until is not None
+        most = max_records if max_records or is_bounded else _FEW_RECORDS
+        try:
+            found = decoded(manager, tp, offset, options, skip)
+            with suppress(KeyboardInterrupt) if follow else nullcontext():
+                for record in islice(takewhile(lambda r: r.offset < end, found), most):
+                    if formatted is not None:
+                        write_bytes(formatted(tp, record))
+                    elif output is Format.JSON:
+                        print_json(printed(record))
+                    else:
+                        print_line(_as_columns(record, show_transactions))
+        except ReadFailedError as e:
+            raise CommandError(str(e), EXIT_FAILED) from e
     if skipped:
         raise typer.Exit(EXIT_PARTIAL)
 
 
+_Place = Callable[[OffsetService, TopicIdPartition, Isolation], int]
+
+
+def _place(text: str) -> _Place:
+    """Read WHERE: an offset, the name of a place, or a time."""
+    if text.isascii() and text.isdecimal():
+        number = int(text)
+        return lambda manager, tp, isolation: number
+    special = _NAMED_PLACES.get(text)
+    if special is None:
+        return _at_time(time_ms(text))
+    return lambda manager, tp, isolation: find_offsets(manager, tp, [special], isolation)[0].offset
+
+
+def _time(text: str | None) -> _Place | None:
+    return None if text is None else _at_time(time_ms(text))
+
+
+def _at_time(at_ms: int) -> _Place:
+    return lambda manager, tp, isolation: offset_at(manager, tp, at_ms, isolation)
+
+
+def _before_end(
+    manager: OffsetService, tp: TopicIdPartition, last: int, isolation: Isolation
+) -> int:
+    places = [SpecialTime.EARLIEST, SpecialTime.LATEST]
+    start, end = find_offsets(manager, tp, places, isolation)
+    return max(end.offset - last, start.offset)
+
+
 def records(
-    manager: RemoteLogManager,
-    tp: TopicIdPartition,
-    offset: int,
-    batch_limit_bytes: int = DEFAULT_LIMIT_BYTES,
-    unreadable: Callable[[UnreadableBatchError], None] = raise_unreadable,
-    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    manager: RemoteLogManager, tp: TopicIdPartition, offset: int
 ) -> Iterator[PrintedRecord]:
-    """Read records from `offset` on, in the printed form; the arguments are those of `decoded`."""
-    found = decoded(manager, tp, offset, batch_limit_bytes, unreadable, isolation)
-    return (_printed(record, source) for record, source in found)
+    """Read records from `offset` on, in the printed form."""
+    return (printed(record) for record in decoded(manager, tp, offset, None, raise_unreadable))
 
 
-def _printed(record: Any, source: RecordSource | None) -> PrintedRecord:
-    made: PrintedRecord = {"offset": record.offset, "timestamp_ms": record.timestamp}
+def printed(record: Record) -> PrintedRecord:
+    """Return a record as its JSON object."""
+    made: PrintedRecord = {"offset": record.offset, "timestamp_ms": record.timestamp_ms}
     made.update(_text_or_base64("key", record.key))
     made.update(_text_or_base64("value", record.value))
     made["headers"] = [
         {"name": name, **_text_or_base64("value", value)} for name, value in record.headers
     ]
-    made["source"] = source.value if source else None
+    made["leader_epoch"] = record.leader_epoch
+    made["source"] = record.source.value if record.source else None
+    made["kind"] = record.kind.value
     return made
 
 
@@ -143,10 +245,27 @@ def _text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
         return {f"{name}_base64": base64.b64encode(data).decode("ascii")}
 
 
-def _as_columns(record: PrintedRecord) -> list[str]:
-    at = time_text(int(record["timestamp_ms"]))
-    shown = [str(record["offset"]), at, str(record["source"])]
-    for name in ("key", "value"):
-        text = record.get(name, record.get(f"{name}_base64"))
-        shown.append("null" if text is None else str(text))
-    return shown
+_BASE64 = "base64:"
+
+
+def _as_columns(record: Record, with_kind: bool) -> list[str]:
+    source = record.source.value if record.source else "-"
+    columns = [str(record.offset), time_text(record.timestamp_ms), source]
+    if with_kind:
+        columns.append("" if record.kind is RecordKind.DATA else record.kind.value)
+    columns += [shown(record.key), shown(record.value)]
+    if record.headers:
+        columns.append(", ".join(f"{name}={shown(value)}" for name, value in record.headers))
+    return columns
+
+
+def shown(data: bytes | None) -> str:
+    """Show bytes so that null, text and other bytes differ."""
+    if data is None:
+        return "null"
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return _BASE64 + base64.b64encode(data).decode("ascii")
+    is_plain = text not in ("", "null") and not text.startswith((_BASE64, '"'))
+    return text if is_plain else json.dumps(text, ensure_ascii=False)

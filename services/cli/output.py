@@ -54,6 +54,16 @@ def print_line(columns: Sequence[str]) -> None:
     print("\t".join(map(printable, columns)), flush=True)
 
 
+def write_bytes(data: bytes) -> None:
+    """Write bytes on standard output: unchanged, or printable if it is a terminal."""
+    if sys.stdout.isatty():
+        lines = data.decode("utf-8", "backslashreplace").split("\n")
+        print("\n".join(map(printable, lines)), end="", flush=True)
+        return
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table: numbers aligned right, long text wrapped and never cut off."""
     made = [list(row) for row in rows]

@@ -1,5 +1,6 @@
 """Test `sediment offsets`, and `sediment fetch` by time and with read_committed."""
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,3 +114,48 @@ def test_fetch_needs_one_place_to_begin(address: str, options: tuple[object, ...
     done = run(address, "fetch", *options)
     assert done.returncode == 2
     assert "either --offset or --from-time" in done.stderr
+
+
+def test_fetch_the_last_records_in_a_format_of_kcat(address: str) -> None:
+    done = run(address, "fetch", "--last", 3, "-f", r"%t-%p %o %K %S\x2c%%\n")
+    assert done.returncode == 0, done.stderr
+    wanted = lines(run(address, "fetch", "--from", END - 3, "--to", END, "-o", "json"))
+    assert done.stdout.splitlines() == [
+        f"payments-0 {each['offset']} {size_of(each, 'key')} {size_of(each, 'value')},%"
+        for each in wanted
+    ]
+
+
+def size_of(printed: dict[str, object], name: str) -> int:
+    text, encoded = printed.get(name), printed.get(f"{name}_base64")
+    if encoded is not None:
+        return len(base64.b64decode(str(encoded)))
+    return -1 if text is None else len(str(text).encode())
+
+
+def test_fetch_from_the_beginning_to_a_time(address: str) -> None:
+    everything = records()
+    until = everything[20][0]
+    end = first_at(until)
+    found = lines(run(address, "fetch", "--from", "beginning", "--to", "2100-01-01", "-o", "json"))
+    assert [line["offset"] for line in found] == [offset for _, offset in everything]
+    some = lines(run(address, "fetch", "--from=beginning", "--to-time", until, "-o", "json"))
+    assert len(some) == len([offset for _, offset in everything if offset < end])
+    assert run(address, "fetch", "--from", "end").stdout == ""
+
+
+def test_fetch_names_aborted_and_control_records(address: str) -> None:
+    options = ("--from", 0, "--to", END, "--show-transactions", "-o", "json")
+    found = lines(run(address, "fetch", *options))
+    kinds = {int(str(line["offset"])): line["kind"] for line in found}
+    assert sorted(kinds) == [offset for _, offset in records(with_control=True)]
+    committed, _ = committed_in(bytes_of(LOG))
+    assert {offset for offset, kind in kinds.items() if kind == "DATA"} == committed
+    control = set(kinds) - {offset for _, offset in records()}
+    assert {kinds[offset] for offset in control} == {"COMMIT", "ABORT"}
+
+
+def test_a_format_that_kcat_has_not_is_named(address: str) -> None:
+    done = run(address, "fetch", "--offset", 0, "-f", "%x")
+    assert done.returncode == 2
+    assert "'%x' is no token" in done.stderr

@@ -28,10 +28,12 @@ ALLOWED = {
     "services.rlmm": CORE | {"services.rpc", "tieredstorage"},
     "services.rlm": CORE
     | {"services.records", "services.rpc", "services.workflows", "tieredstorage"},
+    "services.client": CORE | {"services.records", "services.rpc"},
     "services.local": CORE,
     "services.cli": CORE
     | {
         "services.workflows",
+        "services.client",
         "services.records",
         "services.rpc",
         "services.rsm",
@@ -136,7 +138,7 @@ def test_only_one_file_of_the_product_decompresses() -> None:
         if wanted.startswith((*codecs, "kafka.record"))
     }
     product = {name for name in found if name.startswith(("services.", "spark_jobs."))}
-    assert product == {"services.common.inflate", "services.cli.records"}
+    assert product == {"services.common.inflate", "services.client.records"}
 
 
 def test_each_role_imports_no_more_than_its_limit() -> None:

@@ -10,8 +10,12 @@ import zstandard
 
 from services.api.remote_log_manager import FetchError, FetchPart, RecordSource
 from services.api.validation import INT64_MAX
-from services.cli.output import CommandError
-from services.cli.records import UnreadableBatchError, decoded
+from services.client.records import (
+    ReadFailedError,
+    ReadOptions,
+    UnreadableBatchError,
+    decoded,
+)
 from services.common.inflate import Codec, DamagedDataError, InflatedTooLargeError, inflate
 from services.records.batches import BatchError, walk_batches
 from services.records.decode import RecordColumns, UnreadableRecordsError, decode
@@ -55,9 +59,10 @@ def _decode(data: bytes) -> None:
     """Decode the batches once; those that cannot be decoded are left out."""
     manager: Any = _Answer(with_right_crcs(data))
     left_out = list[UnreadableBatchError]()
-    for record, _ in decoded(manager, NAME, 0, _LIMIT_BYTES, left_out.append):
+    options = ReadOptions(_LIMIT_BYTES)
+    for record in decoded(manager, NAME, 0, options, left_out.append):
         assert isinstance(record.offset, int)
-        assert isinstance(record.timestamp, int)
+        assert isinstance(record.timestamp_ms, int)
 
 
 def _records() -> Sequence[bytes]:
@@ -83,5 +88,5 @@ def _decode_columns(data: bytes) -> None:
 TARGETS = (
     Target("record_columns", _decode_columns, (BatchError, UnreadableRecordsError), _records),
     Target("inflate", _inflate, (InflatedTooLargeError, DamagedDataError), _inflatable),
-    Target("records", _decode, (CommandError,), _records),
+    Target("records", _decode, (ReadFailedError,), _records),
 )

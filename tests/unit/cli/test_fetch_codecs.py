@@ -19,6 +19,7 @@ from services.cli.fetch import records
 
 TP = TopicIdPartition(UUID(int=1), "t", 0)
 VALUE = b"value " * 1000
+LEADER_EPOCH = 0  # what this producer writes
 
 
 class OneBatch:
@@ -49,7 +50,9 @@ def test_records_of_any_codec_are_printed(compression_type: int) -> None:
             "key_base64": "/w==",
             "value": VALUE.decode(),
             "headers": [{"name": "h", "value": "x"}],
+            "leader_epoch": LEADER_EPOCH,
             "source": RecordSource.REMOTE.value,
+            "kind": "DATA",
         }
         for offset in (1, 2)
     ]

@@ -22,7 +22,7 @@ from services.api.remote_log_manager import (
 )
 from services.api.replicas import ReplicaService
 from services.cli.output import print_table, print_traceback
-from services.cli.records import MAX_RECORD_HEADERS
+from services.client.records import MAX_RECORD_HEADERS
 from services.common.inflate import Codec
 from services.rlm.servicer import RemoteLogManagerServicer
 from tests.harness.bombs import COMPRESSED, batch_of, bomb, honest_batch, record_of_headers
@@ -109,7 +109,7 @@ def test_a_record_of_millions_of_headers_is_named_and_the_next_batch_is_read(
     assert [json.loads(line)["value"] for line in done.stdout.splitlines()] == ["after"]
     (line,) = done.stderr.splitlines()
     assert line.startswith("clicks-0: batch at offset 0 to 1 (zstd, ")
-    assert "a record has 4194304 headers, more than the limit of 10000; skipped" in line
+    assert "a record has 4194304 headers, more than the limit of 10000; read it" in line
     assert peak_bytes < 8 * len(inflated)
 
 

@@ -1,7 +1,9 @@
 """Read and decode the records of a partition, each batch within a limit of memory."""
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from itertools import groupby
 from operator import attrgetter
 from struct import Struct
@@ -12,6 +14,7 @@ from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords
 from kafka.record.util import decode_varint
 
+from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import (
     AbortedTransaction,
@@ -22,7 +25,6 @@ from services.api.remote_log_manager import (
     RecordSource,
     RemoteLogManager,
 )
-from services.cli.output import EXIT_FAILED, CommandError
 from services.common.inflate import (
     DEFAULT_LIMIT_BYTES,
     Codec,
@@ -30,10 +32,19 @@ from services.common.inflate import (
     InflatedTooLargeError,
     inflate,
 )
-from services.records.batches import HEADER_BYTES, Batch, BatchError, walk_batches
+from services.records.batches import (
+    HEADER_BYTES,
+    Batch,
+    BatchError,
+    Marker,
+    control_marker,
+    walk_batches,
+)
 from services.records.committed import CommittedReader
 
 FETCH_BYTES = 1024 * 1024
+FOLLOW_WAIT_MS = 1_000
+RETRY_PAUSE_S = 1.0
 
 MAX_RECORD_HEADERS = 10_000
 """Most headers of a record. Records are decoded one by one, so this bounds the memory of a batch.
@@ -50,50 +61,142 @@ class UnreadableBatchError(Exception):
     """The error if a batch cannot be decoded; the batches after it can."""
 
 
+class ReadFailedError(Exception):
+    """The error of a fetch that failed, or of bytes that are no batches.
+
+    Attributes:
+        error: Kafka's name of it; None if the bytes are damaged.
+    """
+
+    def __init__(self, message: str, error: FetchError | None = None) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+class RecordKind(Enum):
+    """What a record is to a consumer of transactions.
+
+    DATA: a record that consumers get. ABORTED: a record of an aborted transaction. COMMIT, ABORT:
+    the control record that ends a transaction. CONTROL: any other control record.
+    """
+
+    DATA = "DATA"
+    ABORTED = "ABORTED"
+    COMMIT = "COMMIT"
+    ABORT = "ABORT"
+    CONTROL = "CONTROL"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record.
+
+    Attributes:
+        timestamp_ms: -1 if it has none.
+        key, value: None is null, which differs from empty.
+        headers: in their order; a name may be there twice.
+        leader_epoch: of the leader that wrote it.
+        source: the broker's disk or the tier.
+    """
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    leader_epoch: int
+    source: RecordSource | None
+    kind: RecordKind = RecordKind.DATA
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How to read.
+
+    Attributes:
+        batch_limit_bytes: most bytes that the records of one batch may have, decompressed.
+        isolation: READ_COMMITTED leaves records of aborted transactions out.
+        with_transactions: yield records of aborted transactions and control records too, named by
+            their kind; the read ends at the last stable offset.
+        follow: wait for further records at the end, and retry what may pass; the read never ends.
+    """
+
+    batch_limit_bytes: int = DEFAULT_LIMIT_BYTES
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    with_transactions: bool = False
+    follow: bool = False
+
+    @property
+    def fetched_isolation(self) -> IsolationLevel:
+        return IsolationLevel.READ_COMMITTED if self.with_transactions else self.isolation
+
+
 def raise_unreadable(error: UnreadableBatchError) -> None:
     """End the read at a batch that cannot be decoded."""
-    raise CommandError(str(error), EXIT_FAILED) from error
+    raise error
 
 
 def decoded(
     manager: RemoteLogManager,
     tp: TopicIdPartition,
     offset: int,
-    batch_limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    options: ReadOptions | None = None,
     unreadable: Callable[[UnreadableBatchError], None] = raise_unreadable,
-    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-) -> Iterator[tuple[Any, RecordSource | None]]:
-    """Read the records from `offset` to the end of the log, each with its source.
-
-    With READ_COMMITTED records of aborted transactions are left out.
+) -> Iterator[Record]:
+    """Read the records from `offset` to the end of the log.
 
     Args:
-        batch_limit_bytes: most bytes that the records of one batch may have, decompressed.
         unreadable: called with each batch that cannot be decoded; the read continues after it.
 
     Raises:
-        CommandError: a fetch failed; names the offset.
+        ReadFailedError: a fetch failed; names the offset.
+        RemoteStorageError: RLM could not be called.
     """
+    options = options or ReadOptions()
     while True:
-        answer = _fetch_once(manager, tp, offset, isolation)
-        if not answer.runs:
+        answer = _fetch(manager, tp, offset, options)
+        if not answer.runs and not options.follow:
             return
         reader = CommittedReader()
         reader.add(answer.aborted)
         for source, data in answer.runs:
             for batch in _batches(tp, data):
-                if reader.skips(batch):
-                    offset = max(offset, batch.last_offset + 1)
-                    continue
+                is_skipped = reader.skips(batch)
                 try:
-                    for record in _records_of(batch, batch_limit_bytes):
+                    for record in _wanted(batch, is_skipped, source, options):
                         if record.offset >= offset:
-                            yield record, source
+                            yield record
                 except _UNREADABLE as e:
-                    unreadable(_unreadable(tp, batch, batch_limit_bytes, e))
+                    unreadable(_unreadable(tp, batch, options.batch_limit_bytes, e))
                 offset = max(offset, batch.last_offset + 1)
-        if offset >= answer.end_offset:
+        if offset >= answer.end_offset and not options.follow:
             return
+
+
+def _wanted(
+    batch: Batch, is_skipped: bool, source: RecordSource | None, options: ReadOptions
+) -> Iterator[Record]:
+    """Yield the records of a batch that the reader wants, one after another."""
+    if is_skipped and not options.with_transactions:
+        return
+    (epoch,) = _EPOCH.unpack_from(batch.data, _EPOCH_AT)
+    if batch.is_control:
+        marker = control_marker(batch)
+        kind = RecordKind.CONTROL if marker is None else _KINDS[marker]
+        at_ms = batch.max_timestamp_ms
+        yield Record(batch.base_offset, at_ms, None, None, (), epoch, source, kind)
+        return
+    kind = RecordKind.ABORTED if is_skipped else RecordKind.DATA
+    for each in _records_of(batch, options.batch_limit_bytes):
+        headers = tuple(each.headers)
+        yield Record(
+            each.offset, each.timestamp, each.key, each.value, headers, epoch, source, kind
+        )
+
+
+_EPOCH = Struct(">i")
+_EPOCH_AT = 12
+_KINDS = {Marker.COMMIT: RecordKind.COMMIT, Marker.ABORT: RecordKind.ABORT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +213,46 @@ class _Answer:
     end_offset: int
 
 
+_MAY_PASS = (
+    FetchError.TIERED_STORAGE_NOT_AVAILABLE,
+    FetchError.NOT_LEADER_OR_FOLLOWER,
+    FetchError.REQUEST_TIMED_OUT,
+)
+
+
+def _fetch(
+    manager: RemoteLogManager, tp: TopicIdPartition, offset: int, options: ReadOptions
+) -> _Answer:
+    """Fetch once; a reader that follows waits for records, and retries what may pass."""
+    while True:
+        try:
+            return _fetch_once(manager, tp, offset, options)
+        except ReadFailedError as e:
+            if not options.follow or e.error not in _MAY_PASS:
+                raise
+        except RetriableRemoteStorageError:
+            if not options.follow:
+                raise
+        time.sleep(RETRY_PAUSE_S)
+
+
 def _fetch_once(
-    manager: RemoteLogManager, tp: TopicIdPartition, offset: int, isolation: IsolationLevel
+    manager: RemoteLogManager, tp: TopicIdPartition, offset: int, options: ReadOptions
 ) -> _Answer:
     wanted = (FetchPartition(tp, offset, FETCH_BYTES),)
-    request = FetchRequest(wanted, FETCH_BYTES, isolation)
+    isolation = options.fetched_isolation
+    request = FetchRequest(
+        wanted,
+        FETCH_BYTES,
+        isolation,
+        max_wait_ms=FOLLOW_WAIT_MS if options.follow else 0,
+        min_bytes=1 if options.follow else 0,
+    )
     parts = list(manager.fetch(request))
     for part in parts:
         if part.error is not FetchError.NONE:
             reason = f"{tp.topic}-{tp.partition} at offset {offset}: {part.error.value}"
-            raise CommandError(f"{reason}: {part.error_message}", EXIT_FAILED)
+            raise ReadFailedError(f"{reason}: {part.error_message}", part.error)
     filled = [part for part in parts if part.record_batches]
     runs = [
         (source, b"".join(part.record_batches for part in run))
@@ -148,27 +281,23 @@ def _batches(tp: TopicIdPartition, data: bytes) -> Iterator[Batch]:
     """Read batches and check their CRCs.
 
     Raises:
-        CommandError: if a batch is damaged; the batches behind it cannot be found.
+        ReadFailedError: if a batch is damaged; the batches behind it cannot be found.
     """
     try:
         yield from walk_batches(_MemoryWindow(data), 0, len(data), 0, verify=True)
     except BatchError as e:
         reason = f"{tp.topic}-{tp.partition}: RLM sent a damaged batch: {e}"
-        raise CommandError(
-            f"{reason}; `sediment scrub` checks the stored copies", EXIT_FAILED
-        ) from e
+        raise ReadFailedError(f"{reason}; `sediment scrub` checks the stored copies") from e
 
 
 _CODEC_BITS = 0x07
 
 
 def _records_of(batch: Batch, limit_bytes: int) -> Iterator[Any]:
-    """Decode the records of a batch, one after another; a control batch has none for clients.
+    """Decode the records of a batch, one after another.
 
     kafka-python decompresses without a limit, so it gets the batch without compression.
     """
-    if batch.is_control:
-        return
     codec = _codec_of(batch)
     data = bytes(batch.data)
     if codec is not Codec.NONE:
@@ -247,15 +376,14 @@ def _unreadable(
     )
     if isinstance(error, InflatedTooLargeError):
         return UnreadableBatchError(
-            f"{at} inflates to more than the limit of {limit_bytes} bytes; skipped. If you trust "
-            "its producer, raise --max-batch-bytes"
+            f"{at} inflates to more than the limit of {limit_bytes} bytes; if you trust its "
+            "producer, raise --max-batch-bytes, or batch_limit_bytes of TierConsumer"
         )
     if isinstance(error, TooManyHeadersError):
         return UnreadableBatchError(
-            f"{at} is not decoded: {error}, more than the limit of {MAX_RECORD_HEADERS}; skipped. "
-            "Read it with a consumer of Kafka if you trust its producer"
+            f"{at} is not decoded: {error}, more than the limit of {MAX_RECORD_HEADERS}; "
+            "read it with a consumer of Kafka if you trust its producer"
         )
     return UnreadableBatchError(
-        f"{at} cannot be decoded: {error}; skipped. The CRC is valid, so the producer sent it like "
-        "this"
+        f"{at} cannot be decoded: {error}; the CRC is valid, so the producer sent it like this"
     )

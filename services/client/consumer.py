@@ -1,0 +1,118 @@
+"""Read a partition's records from the broker's disk and the tier, through RLM."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from services.api.errors import RemoteResourceNotFoundError
+from services.api.ids import TopicIdPartition
+from services.api.offset_queries import OffsetQueries, OffsetQuery, SpecialTime
+from services.api.remote_log_manager import FetchError, IsolationLevel, all_descriptions
+from services.client.records import ReadFailedError, ReadOptions, Record, decoded
+from services.common.client_security import PLAINTEXT, ClientSecurity
+from services.common.inflate import DEFAULT_LIMIT_BYTES
+from services.rpc.client.channel import open_channel
+from services.rpc.client.log import RemoteLogManagerClient
+
+EARLIEST = SpecialTime.EARLIEST
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The place of the first record of this time or later, or the end."""
+
+    timestamp_ms: int
+
+
+class TierConsumer:
+    """A connection to an RLM, or to several of one tier. Not thread-safe.
+
+        with TierConsumer("rlm.example:9093") as consumer:
+            for record in consumer.records("payments", 0):
+                print(record.offset, record.key, record.value)
+
+    Args:
+        rlm: HOST:PORT, or several with commas between them.
+        security: certificates; plaintext by default.
+    """
+
+    def __init__(self, rlm: str, security: ClientSecurity = PLAINTEXT) -> None:
+        self._opened = ExitStack()
+        channel = self._opened.enter_context(open_channel(rlm, security))
+        self._rlm = RemoteLogManagerClient(channel, rlm)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; a read that goes on fails."""
+        self._opened.close()
+
+    def partitions(self, topic: str) -> list[TopicIdPartition]:
+        """Return the partitions of a topic that RLM or the tier has.
+
+        Raises:
+            RemoteStorageError: RLM could not be called.
+        """
+        return [each.topic_id_partition for each in all_descriptions(self._rlm, [topic])]
+
+    def records(
+        self,
+        topic: str,
+        partition: int,
+        start: int | SpecialTime | AtTime = EARLIEST,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        follow: bool = False,
+        with_transactions: bool = False,
+        batch_limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    ) -> Iterator[Record]:
+        """Read records in the order of their offsets, to the end of the log.
+
+        Args:
+            start: an offset, EARLIEST, LATEST, another SpecialTime, or AtTime.
+            follow: wait for further records at the end, and retry while RLM or the tier is away.
+            with_transactions: also yield records of aborted transactions and control records, with
+                their kind, up to the last stable offset.
+            batch_limit_bytes: most bytes that the records of one batch may have, decompressed.
+
+        Raises:
+            RemoteResourceNotFoundError: the partition is unknown, or several topics have the name.
+            ReadFailedError: a fetch failed.
+            UnreadableBatchError: a batch cannot be decoded.
+            RemoteStorageError: RLM could not be called.
+        """
+        tp = self._find(topic, partition)
+        options = ReadOptions(batch_limit_bytes, isolation, with_transactions, follow)
+        return decoded(self._rlm, tp, self._offset(tp, start, isolation), options)
+
+    def _find(self, topic: str, partition: int) -> TopicIdPartition:
+        found = [tp for tp in self.partitions(topic) if tp.partition == partition]
+        if len(found) != 1:
+            what = "is unknown to RLM" if not found else f"is of {len(found)} topics of that name"
+            raise RemoteResourceNotFoundError(f"partition {topic}-{partition} {what}")
+        return found[0]
+
+    def _offset(
+        self, tp: TopicIdPartition, start: int | SpecialTime | AtTime, isolation: IsolationLevel
+    ) -> int:
+        if isinstance(start, int) and not isinstance(start, SpecialTime):
+            return start
+        at = start.timestamp_ms if isinstance(start, AtTime) else start
+        queries = OffsetQuery(tp, at), OffsetQuery(tp, SpecialTime.LATEST)
+        found, end = self._rlm.list_offsets(OffsetQueries(queries, isolation))
+        for answer in (found, end):
+            if answer.error is not FetchError.NONE:
+                reason = f"{tp.topic}-{tp.partition}: {answer.error.value}: {answer.error_message}"
+                raise ReadFailedError(f"no offset of {reason}", answer.error)
+        return end.offset if found.offset < 0 else found.offset

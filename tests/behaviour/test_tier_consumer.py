@@ -1,0 +1,116 @@
+"""Test the consumer of services.client, and the example in docs/clients/README.md."""
+
+import runpy
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+
+import grpc
+import pytest
+
+from services.api.errors import RemoteResourceNotFoundError
+from services.client import (
+    AtTime,
+    IsolationLevel,
+    ReadFailedError,
+    RecordKind,
+    RecordSource,
+    SpecialTime,
+    TierConsumer,
+)
+from services.rlm.servicer import RemoteLogManagerServicer
+from tests.harness.bombs import honest_batch
+from tests.harness.grpc_server import served
+from tests.harness.ship_stack import Stack
+from tests.unit.rlm.kafka_bytes import ABORT, COMMIT, PartitionFiles, in_transaction, marker
+from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
+
+CLIENTS = Path(__file__).parents[2] / "docs" / "clients"
+
+
+@pytest.fixture
+def files(log_dir: Path) -> PartitionFiles:
+    """Offsets 0 and 1 rolled, 2 and 3 active."""
+    files = PartitionFiles(log_dir)
+    files.segment(0, [honest_batch(0, [b"zero"], key=b"k"), honest_batch(1, [b"one"])])
+    files.snapshot(2)
+    files.segment(2, [honest_batch(2, [b"two", b"three"])])
+    return files
+
+
+@pytest.fixture
+def address(stack: Stack, log_dir: Path, files: PartitionFiles) -> Iterator[str]:
+    stack.ship(log_dir)
+    servicer = RemoteLogManagerServicer(stack.rlm(log_dir))
+
+    def add_to(server: grpc.Server) -> None:
+        pb_grpc.add_RemoteLogManagerServicer_to_server(servicer, server)
+
+    for file in files.path.glob(f"{0:020}.*"):
+        file.unlink()
+    with served(add_to, "tieredstorage.v1.RemoteLogManager") as (_, found):
+        yield found
+
+
+@pytest.fixture
+def consumer(address: str) -> Iterator[TierConsumer]:
+    with TierConsumer(address) as made:
+        yield made
+
+
+def test_records_come_from_the_tier_and_then_from_the_disk(consumer: TierConsumer) -> None:
+    read = [(r.offset, r.key, r.value, r.source) for r in consumer.records("t", 0)]
+    assert read == [
+        (0, b"k", b"zero", RecordSource.REMOTE),
+        (1, b"k", b"one", RecordSource.REMOTE),
+        (2, b"k", b"two", RecordSource.LOCAL),
+        (3, b"k", b"three", RecordSource.LOCAL),
+    ]
+
+
+def test_places_to_start(consumer: TierConsumer) -> None:
+    def first(start: int | SpecialTime | AtTime) -> int | None:
+        return next((r.offset for r in consumer.records("t", 0, start)), None)
+
+    assert [first(3), first(SpecialTime.EARLIEST_LOCAL), first(AtTime(0))] == [3, 2, 0]
+    assert [first(SpecialTime.LATEST), first(AtTime(2**50))] == [None, None]
+    with pytest.raises(ReadFailedError, match="t-0 at offset 9: OFFSET_OUT_OF_RANGE"):
+        first(9)
+    with pytest.raises(RemoteResourceNotFoundError, match="partition t-5 is unknown to RLM"):
+        consumer.records("t", 5)
+
+
+def test_a_follower_gets_what_is_written_later(
+    consumer: TierConsumer, files: PartitionFiles
+) -> None:
+    with ThreadPoolExecutor() as pool:
+        followed = consumer.records("t", 0, 3, follow=True)
+        assert next(followed).value == b"three"
+        waiting = pool.submit(next, followed)
+        with files.file(2, ".log").open("ab") as log:
+            log.write(honest_batch(4, [b"four"]))
+        assert waiting.result().value == b"four"
+
+
+def test_records_of_transactions_are_named(consumer: TierConsumer, files: PartitionFiles) -> None:
+    with files.file(2, ".log").open("ab") as log:
+        log.write(marker(4, 9, COMMIT) + in_transaction(5, 8) + marker(6, 8, ABORT))
+    files.file(2, ".txnindex").write_bytes(b"")
+    found = consumer.records("t", 0, 3, with_transactions=True)
+    kinds = [(r.offset, r.kind) for r in islice(found, 2)]
+    assert kinds == [(3, RecordKind.DATA), (4, RecordKind.COMMIT)]
+    committed = consumer.records("t", 0, 3, isolation=IsolationLevel.READ_COMMITTED)
+    assert next(committed).offset == 3
+
+
+def test_the_example_reads_and_is_on_the_page(
+    address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["read.py", address, "t", "0"])
+    runpy.run_path(str(CLIENTS / "read.py"))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" ")[0] for line in lines] == ["0", "1", "2", "3"]
+    _, program = (CLIENTS / "read.py").read_text().split("\n\n", 1)
+    assert f"```python\n{program}```" in (CLIENTS / "README.md").read_text()
