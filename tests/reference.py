@@ -42,7 +42,9 @@ _MODULES = (
 _HEADER = """# Settings
 
 Each service reads its settings once, from its environment. A variable with a service's prefix that
-is not listed here stops the service, so that a typing mistake is never ignored. Written by
+is not listed here stops the service, so that a typing mistake is never ignored.
+`sediment config check FILE` checks a file of NAME=VALUE lines as the services would, and
+`sediment doctor` what the settings name ([status.md](status.md#what-is-wrong)). Written by
 `make docs`.
 """
 

@@ -30,11 +30,13 @@ COMMANDS = {
     "anomalies": ("reconcile", "List the problems that reconcile and scrub found."),
     "verified": ("verified", "Show what was verified of each topic, and how long ago."),
     "status": ("status", "Show on one screen whether the tier is well."),
+    "doctor": ("doctor", "Check settings, clocks, bucket, database and certificates."),
     "topics": ("topics", "List, configure and delete topics."),
     "partitions": ("partitions", "Show what an RLM ships and serves; repair a partition."),
     "db": ("db", "Create, check, maintain and rebuild the metadata database."),
     "store": ("store", "Check the object store behind RSM."),
     "policy": ("policy", "Check a policy file and show what it grants."),
+    "config": ("config", "Check a file of settings."),
     "sweep": ("sweep", "Expire segments or remove partitions in bulk."),
 }
 

@@ -2,10 +2,8 @@
 
 import textwrap
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,14 +18,12 @@ from services.cli.connections import (
     Rlm,
     Rlmm,
     Rsm,
-    address_of,
     command_group,
     connected_rlm,
     connected_rlmm,
-    security_options,
 )
+from services.cli.endpoints import Endpoint, Severity, is_ready, known_addresses, probed
 from services.cli.output import (
-    CommandError,
     Format,
     age_text,
     print_json,
@@ -36,16 +32,11 @@ from services.cli.output import (
 )
 from services.cli.status_facts import (
     Bounds,
-    Endpoint,
-    Severity,
     StuckSegment,
     TierFacts,
     lag_severity,
     tier_facts,
 )
-from services.common.client_security import each_address
-from services.rpc.client.channel import open_channel
-from services.rpc.client.probe import ServiceState, probe
 
 app = command_group()
 
@@ -97,11 +88,11 @@ def status(
       2  critical: a service is away or not ready, data is damaged, missing or
          about to be lost before it is copied; or the command line is wrong
     """
-    addresses = _addresses({"rsm": rsm, "rlmm": rlmm, "rlm": rlm}, data_dir)
-    endpoints = _endpoints(addresses, data_dir)
+    addresses = known_addresses({"rsm": rsm, "rlmm": rlmm, "rlm": rlm}, data_dir)
+    endpoints = probed(addresses, data_dir)
     tier, lags, now_ms = None, list[CopyLag](), time.time_ns() // 1_000_000
     unread: list[Line] = []
-    if _answers(endpoints, "rlmm"):
+    if is_ready(endpoints, "rlmm"):
         with connected_rlmm(addresses["rlmm"], data_dir) as metadata:
             try:
                 tier = tier_facts(metadata, Bounds(stuck_after_ms, anomalies_ms))
@@ -129,51 +120,10 @@ def _unread(what: str, error: RemoteStorageError) -> Line:
     return Line(what, Severity.WARNING if is_older else Severity.CRITICAL, f"not read: {error}")
 
 
-def _addresses(given: Mapping[str, str | None], data_dir: Path | None) -> dict[str, str]:
-    """Return the address of each service: "" if it is not given and no `sediment up` runs it.
-
-    Raises:
-        CommandError: no address is known at all.
-    """
-    found: dict[str, str] = {}
-    for service, address in given.items():
-        try:
-            found[service] = address or address_of(service, data_dir)
-        except CommandError:
-            if not any(given.values()) and service == "rlmm":
-                raise
-            found[service] = ""
-    return found
-
-
-def _endpoints(addresses: Mapping[str, str], data_dir: Path | None) -> list[Endpoint]:
-    """Probe every address of every service, all at once."""
-    pairs = [(s, each) for s, text in addresses.items() for each in each_address(text)]
-
-    def endpoint(pair: tuple[str, str]) -> Endpoint:
-        service, address = pair
-        if not address:
-            return Endpoint(service, "", ServiceState())
-        security = security_options([address], data_dir).security_for(address)
-        with open_channel(address, security) as channel:
-            return Endpoint(service, address, probe(channel))
-
-    with ThreadPoolExecutor(len(pairs)) as pool:
-        return list(pool.map(endpoint, pairs))
-
-
-def _answers(endpoints: Sequence[Endpoint], service: str) -> bool:
-    """Return whether an address of the service is ready."""
-    return any(
-        each.service == service and each.address and each.severity is Severity.OK
-        for each in endpoints
-    )
-
-
 def lines_of(status: Status) -> Iterator[Line]:
     """Describe everything, a line for each thing."""
     for endpoint in status.endpoints:
-        yield Line(endpoint.service, endpoint.severity, endpoint_text(endpoint))
+        yield Line(endpoint.service, endpoint.severity, endpoint.text)
     for lag in status.lags:
         yield Line("copying", lag_severity(lag), lag_text(lag, status.now_ms))
     tier = status.tier
@@ -186,17 +136,6 @@ def lines_of(status: Status) -> Iterator[Line]:
     yield Line("holds", Severity.OK, ", ".join(sorted(tier.held)) or "none")
     for kind in VerificationKind:
         yield Line(kind.value.lower(), Severity.OK, verification_text(tier, kind))
-
-
-def endpoint_text(endpoint: Endpoint) -> str:
-    """Describe an address of a service."""
-    if not endpoint.address:
-        return f"not asked: pass --{endpoint.service} HOST:PORT"
-    state = endpoint.state
-    if state.problem:
-        return f"{endpoint.address}: {state.problem}"
-    version = state.version or "an earlier release"
-    return f"{endpoint.address}: {version}, {'ready' if state.is_ready else 'not ready'}"
 
 
 def lag_text(lag: CopyLag, now_ms: int) -> str:

@@ -4,7 +4,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
-from enum import IntEnum
 from uuid import UUID
 
 from services.api.errors import NotServedError, RemoteResourceNotFoundError
@@ -27,7 +26,7 @@ from services.api.remote_log_metadata_manager import (
     all_verifications,
 )
 from services.api.segments import RemoteLogSegmentState
-from services.rpc.client.probe import ServiceState
+from services.cli.endpoints import Severity
 
 MAX_LISTED_PARTITIONS = 50
 """The most partitions whose unfinished segments are read, those with the most first."""
@@ -40,28 +39,6 @@ _LOST = (AnomalyKind.MISSING_OBJECTS, AnomalyKind.CORRUPT_OBJECT)
 _DAY_MS = 86_400_000
 _LATE = 0.5
 """The share of its local retention after which uncopied data is a warning."""
-
-
-class Severity(IntEnum):
-    """How bad a fact is; its number is the exit code."""
-
-    OK = 0
-    WARNING = 1
-    CRITICAL = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """An address of a service, and its state; no address: it was not given."""
-
-    service: str
-    address: str
-    state: ServiceState
-
-    @property
-    def severity(self) -> Severity:
-        is_sound = not self.address or (self.state.is_ready and not self.state.problem)
-        return Severity.OK if is_sound else Severity.CRITICAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -249,6 +250,20 @@ class ServiceSettings(BaseSettings):
         return settings
 
     @classmethod
+    def variables(cls) -> list[str]:
+        """Return the names of the variables that a service reads."""
+        prefix = cls.model_config["env_prefix"]
+        return [f"{prefix}{name}".upper() for name in cls.model_fields]
+
+    @classmethod
+    def _described(cls, unknown: str) -> str:
+        """Return an unknown variable's name, with that which was probably meant."""
+        if unknown in cls.renamed:
+            return f"{unknown} (now {cls.renamed[unknown]})"
+        similar = get_close_matches(unknown.upper(), cls.variables(), 1)
+        return f"{unknown} (did you mean {similar[0]}?)" if similar else unknown
+
+    @classmethod
     def from_environment(cls) -> Self:
         """Read the settings; fail if a variable with our prefix is unknown.
 
@@ -258,14 +273,12 @@ class ServiceSettings(BaseSettings):
             SystemExit: names the variables that are unknown, missing or out of bounds.
         """
         prefix = cls.model_config["env_prefix"]
-        known = {f"{prefix}{name}".upper() for name in cls.model_fields}
+        known = cls.variables()
         ours = {name for name in os.environ if name.upper().startswith(prefix)}
         unknown = sorted(name for name in ours if name.upper() not in known)
         if unknown:
-            named = (f"{n} (now {cls.renamed[n]})" if n in cls.renamed else n for n in unknown)
-            raise SystemExit(
-                f"unknown setting: {', '.join(named)}; remove or correct it (see docs/config.md)"
-            )
+            named = ", ".join(map(cls._described, unknown))
+            raise SystemExit(f"unknown setting: {named}; remove or correct it (see docs/config.md)")
         try:
             return cls()
         except ValidationError as e:

@@ -18,8 +18,9 @@ from services.api.partitions import (
 )
 from services.api.remote_log_manager import CopyLag
 from services.cli import status_facts
+from services.cli.endpoints import Severity
 from services.cli.status import lag_text
-from services.cli.status_facts import Bounds, Severity, tier_facts
+from services.cli.status_facts import Bounds, tier_facts
 from services.common.release import release
 from services.rlm.partition import Uncopied
 from services.rlm.servicer import RemoteLogManagerServicer

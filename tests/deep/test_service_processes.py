@@ -172,7 +172,8 @@ def test_settings_that_a_backend_lacks_are_named() -> None:
 
 def test_a_mistyped_setting_is_named() -> None:
     line = refusal("rsm", {**S3_SETTINGS, "RSM_SECRET_KEYS": SECRET})
-    assert line == "unknown setting: RSM_SECRET_KEYS; remove or correct it (see docs/config.md)"
+    meant = "RSM_SECRET_KEYS (did you mean RSM_SECRET_KEY?)"
+    assert line == f"unknown setting: {meant}; remove or correct it (see docs/config.md)"
 
 
 def test_a_setting_out_of_bounds_is_named() -> None:

@@ -21,7 +21,7 @@ from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.common.release import release
 from services.common.settings import ServiceSettings
 from services.rpc.client.channel import CHANNEL_OPTIONS
-from services.rpc.client.probe import READY_KEY, VERSION_KEY
+from services.rpc.client.probe import CLOCK_KEY, READY_KEY, VERSION_KEY, now_ms
 from services.rpc.server.access import Access, open_access
 from services.rpc.server.admission import AdmissionQueue, Watchdog
 from services.rpc.server.interceptor import REFUSAL_THREADS, CallInterceptor, CallKinds
@@ -279,7 +279,7 @@ def _start_health(
 
 
 class _SelfDescription:
-    """Reflection, with the release and the readiness in its trailers."""
+    """Reflection, with the release, the readiness and the clock in its trailers."""
 
     def __init__(self, names: Collection[str], is_ready: Callable[[], bool]) -> None:
         self._reflection: Any = reflection.ReflectionServicer(names)
@@ -287,7 +287,9 @@ class _SelfDescription:
 
     def ServerReflectionInfo(self, request_iterator: Any, context: Any) -> Any:
         is_ready = "1" if self._is_ready() else "0"
-        context.set_trailing_metadata(((VERSION_KEY, release()), (READY_KEY, is_ready)))
+        context.set_trailing_metadata(
+            ((VERSION_KEY, release()), (READY_KEY, is_ready), (CLOCK_KEY, str(now_ms())))
+        )
         return self._reflection.ServerReflectionInfo(request_iterator, context)
 
 

@@ -1,0 +1,132 @@
+"""Check a file of settings before a service reads it: `sediment config`."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from services.cli.connections import JsonOrTable, command_group
+from services.cli.output import EXIT_PARTIAL, CommandError, Format, print_json, print_table, say
+from services.common.secret_variables import SERVICES
+from services.common.settings import ServiceSettings
+from services.rlm.settings import RlmSettings
+from services.rlmm.settings import RlmmSettings
+from services.rsm.settings import RsmSettings
+
+app = command_group("Check the settings of services.")
+
+CLASSES: Mapping[str, type[ServiceSettings]] = {
+    "RSM": RsmSettings,
+    "RLMM": RlmmSettings,
+    "RLM": RlmSettings,
+}
+_SIMILAR = 0.8
+
+
+@app.callback()
+def _config() -> None:
+    pass
+
+
+@app.command()
+def check(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="NAME=VALUE on each line, as for `docker run --env-file` or systemd.",
+        ),
+    ],
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Check a file of settings as the services would.
+
+    Names what is unknown, missing, out of bounds or impossible together.
+    Files and addresses that settings name are not looked at:
+    `sediment doctor` does that where the services run.
+
+    \b
+    Exit codes:
+      0  each service of which the file has settings would start with them
+      1  one would not; each problem is named
+      2  the file cannot be read
+    """
+    variables = read_variables(file)
+    problems = [*_problems(variables)]
+    services = _services_of(variables)
+    if output is Format.JSON:
+        described = [{"service": service, "problem": text} for service, text in problems]
+        print_json({"services": services, "problems": described})
+    elif problems:
+        print_table(str(file), ("service", "problem"), problems)
+    else:
+        say(f"{file}: the settings of {', '.join(services)} are valid")
+    raise typer.Exit(EXIT_PARTIAL if problems else 0)
+
+
+def read_variables(file: Path) -> dict[str, str]:
+    """Read NAME=VALUE lines; empty lines and those that begin with # are comments.
+
+    Raises:
+        CommandError: the file cannot be read, or a line is no assignment; its text, which may be
+            secret, is not shown.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as e:
+        raise CommandError(f"{file}: {getattr(e, 'strerror', None) or 'is not UTF-8'}") from e
+    variables: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.strip().removeprefix("export ").strip()
+        if not text or text.startswith("#"):
+            continue
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise CommandError(f"{file}, line {number}: is not NAME=VALUE")
+        variables[name.strip()] = _unquoted(value.strip())
+    return variables
+
+
+def _unquoted(value: str) -> str:
+    is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+    return value[1:-1] if is_quoted else value
+
+
+def _services_of(variables: Mapping[str, str]) -> list[str]:
+    return [s for s in CLASSES if any(name.startswith(f"{s}_") for name in variables)]
+
+
+def _problems(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield service ("" if it is none's) and problem."""
+    services = _services_of(variables)
+    if not services:
+        yield "", "has no variable that begins with RSM_, RLMM_ or RLM_"
+    for service in services:
+        with _only(variables):
+            try:
+                CLASSES[service].to_serve()
+            except SystemExit as e:
+                for line in str(e).splitlines():
+                    yield service, line
+    known = [name for each in CLASSES.values() for name in each.variables()]
+    for name in variables:
+        similar = get_close_matches(name.upper(), known, 1, _SIMILAR)
+        if similar and not name.startswith(SERVICES):
+            yield "", f"{name} is no setting; did you mean {similar[0]}?"
+
+
+@contextmanager
+def _only(variables: Mapping[str, str]) -> Iterator[None]:
+    """Replace the environment, of which pydantic reads the settings, for a moment."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

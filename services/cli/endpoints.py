@@ -1,0 +1,93 @@
+"""Find the services' addresses and probe each of them once, all at the same time."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from services.cli.connections import address_of, security_options
+from services.cli.output import CommandError
+from services.common.client_security import ClientSecurity, each_address
+from services.rpc.client.channel import open_channel
+from services.rpc.client.probe import ServiceState, probe
+
+
+class Severity(IntEnum):
+    """How bad a fact is; its number is the exit code."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An address of a service, and its state; no address: it was not given."""
+
+    service: str
+    address: str
+    state: ServiceState
+
+    @property
+    def severity(self) -> Severity:
+        is_sound = not self.address or (self.state.is_ready and not self.state.problem)
+        return Severity.OK if is_sound else Severity.CRITICAL
+
+    @property
+    def text(self) -> str:
+        """Describe the address for people."""
+        if not self.address:
+            return f"not asked: pass --{self.service} HOST:PORT"
+        if self.state.problem:
+            return f"{self.address}: {self.state.problem}"
+        version = self.state.version or "an earlier release"
+        return f"{self.address}: {version}, {'ready' if self.state.is_ready else 'not ready'}"
+
+
+def known_addresses(given: Mapping[str, str | None], data_dir: Path | None) -> dict[str, str]:
+    """Return the address of each service: "" if it is not given and no `sediment up` runs it.
+
+    Raises:
+        CommandError: no address is known at all.
+    """
+    found: dict[str, str] = {}
+    for service, address in given.items():
+        try:
+            found[service] = address or address_of(service, data_dir)
+        except CommandError:
+            if not any(given.values()) and service == "rlmm":
+                raise
+            found[service] = ""
+    return found
+
+
+def probed(addresses: Mapping[str, str], data_dir: Path | None) -> list[Endpoint]:
+    """Probe every address of every service; one that does not answer is no error."""
+    pairs = [(s, each) for s, text in addresses.items() for each in each_address(text)]
+    # Here, because the threads do not see what the user chose.
+    chosen = [_security_of(address, data_dir) for _, address in pairs]
+
+    def endpoint(service: str, address: str, security: ClientSecurity | None) -> Endpoint:
+        if security is None:
+            return Endpoint(service, "", ServiceState())
+        with open_channel(address, security) as channel:
+            return Endpoint(service, address, probe(channel))
+
+    with ThreadPoolExecutor(len(pairs)) as pool:
+        services, texts = zip(*pairs, strict=True)
+        return list(pool.map(endpoint, services, texts, chosen))
+
+
+def _security_of(address: str, data_dir: Path | None) -> ClientSecurity | None:
+    if not address:
+        return None
+    return security_options([address], data_dir).security_for(address)
+
+
+def is_ready(endpoints: Sequence[Endpoint], service: str) -> bool:
+    """Return whether an address of the service is ready."""
+    return any(
+        each.service == service and each.address and each.severity is Severity.OK
+        for each in endpoints
+    )

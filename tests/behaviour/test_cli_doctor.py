@@ -1,0 +1,169 @@
+"""Test `sediment doctor`: what it finds wrong, the next step that it names, and its exit codes."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from services.cli import doctor
+from services.cli.doctor_findings import Finding, Level, clock_finding
+from services.cli.doctor_services import expiry_finding
+from tests.contract.rlmm.segments import finished
+from tests.harness.rlmm_process import RlmmProcess, serving_rlmm
+from tests.harness.secured_rsm import Secrets, make_secrets, serving_rsm
+from tests.harness.sediment_command import sediment
+from tests.harness.tier import a_topic
+
+NOBODY = "127.0.0.1:9"
+OF_RLM = {"RLM_RSM_ADDRESS": NOBODY, "RLM_RLMM_ADDRESS": NOBODY}
+
+
+@pytest.fixture
+def rlmm(database_url: str) -> Iterator[RlmmProcess]:
+    with serving_rlmm(database_url) as made:
+        yield made
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> Secrets:
+    return make_secrets(tmp_path / "tls")
+
+
+def diagnosis(*options: object, **environment: str) -> tuple[int, list[dict[str, str]]]:
+    done = sediment(*options, "-o", "json", environment=environment)
+    assert done.stdout, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert ["OK", "WARN", "FAIL"][done.returncode] == document["level"]
+    found: list[dict[str, str]] = document["findings"]
+    assert all(each["next"] for each in found if each["level"] in ("WARN", "FAIL")), found
+    return done.returncode, found
+
+
+def of(check: str, findings: list[dict[str, str]]) -> list[tuple[str, str]]:
+    return [(each["level"], each["text"]) for each in findings if each["check"] == check]
+
+
+def test_services_that_are_well_are_ok_within_80_columns(rlmm: RlmmProcess) -> None:
+    finished(rlmm.client, a_topic("orders", 1)[0], 0, 9)
+    code, found = diagnosis("doctor", "--rlmm", rlmm.address)
+    assert (code, [level for level, _ in of("rlmm", found)]) == (0, ["OK"])
+    assert {level for level, _ in of("rsm", found)} == {"SKIP"}
+    clocks = [text.partition(":")[0] for level, text in of("clocks", found) if level == "OK"]
+    assert clocks == ["rlmm at 127.0.0.1", "the database"]
+    shown = sediment("doctor", "--rlmm", rlmm.address)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+
+
+def test_a_service_that_is_away_fails_beside_the_rest(rlmm: RlmmProcess) -> None:
+    code, found = diagnosis("doctor", "--rlmm", rlmm.address, "--rsm", NOBODY, "--rlm", NOBODY)
+    assert (code, of("rlmm", found)[0][0], of("rsm", found)[0][0]) == (2, "OK", "FAIL")
+    assert of("brokers", found)[0][0] == "FAIL"
+
+
+def test_settings_database_and_bucket_are_checked_where_the_services_run(
+    empty_database_url: str, tmp_path: Path
+) -> None:
+    marker = {"format_version": 1, "deployment_id": "theirs", "location_id": 1}
+    (tmp_path / ".sediment").write_text(json.dumps(marker))
+    code, found = diagnosis(
+        "doctor",
+        RLMM_DATABASE_URL=empty_database_url,
+        RSM_BACKEND="filesystem",
+        RSM_DIRECTORY=str(tmp_path),
+        RSM_DEPLOYMENT_ID="ours",
+        RLM_RSM_ADRESS=NOBODY,
+    )
+    assert code == 2
+    assert ("FAIL", "schema revision") in [
+        (level, text[:15]) for level, text in of("database", found)
+    ]
+    assert "sediment db upgrade" in {each["next"] for each in found}
+    [(level, text)] = of("bucket", found)
+    assert (level, "'theirs'" in text) == ("FAIL", True)
+    assert ("OK", "RSM_*: valid") in of("settings", found)
+    [unknown] = [text for level, text in of("settings", found) if level == "FAIL"]
+    assert "RLM_RSM_ADRESS" in unknown
+
+
+@pytest.mark.parametrize(
+    ("check", "settings"),
+    [
+        ("database", {"RLMM_DATABASE_URL": f"postgresql://someone@{NOBODY}/nothing"}),
+        ("log directories", {**OF_RLM, "RLM_LOG_DIRS": "/nowhere/logs"}),
+        (
+            "cluster",
+            {
+                **OF_RLM,
+                "RLM_PARTITION_SOURCE": "poller",
+                "RLM_BOOTSTRAP_SERVERS": NOBODY,
+                "RLM_CLUSTER_ID": "some-cluster-id",
+            },
+        ),
+    ],
+)
+def test_what_settings_name_and_is_away_fails(check: str, settings: dict[str, str]) -> None:
+    code, found = diagnosis("doctor", **settings)
+    assert (code, [level for level, _ in of(check, found)]) == (2, ["FAIL"])
+    assert {level for level, _ in of("settings", found)} == {"OK"}
+
+
+def test_certificates_are_checked_in_files_and_at_the_services(
+    secrets: Secrets, tmp_path: Path
+) -> None:
+    soon = datetime.now(UTC) + timedelta(days=3)
+    server = secrets.authority.issue("ends-soon", valid_until=soon)
+    files = secrets.security()
+    with serving_rsm(secrets.settings(server), tmp_path / "objects") as ports:
+        options = ("--tls-ca", files.ca, "--tls-certificate", files.certificate)
+        code, found = diagnosis(*options, "--tls-key", files.key, "doctor", "--rsm", ports.address)
+        status = sediment(*options, "--tls-key", files.key, "status", "--rsm", ports.address)
+    assert (code, of("rsm", found)[0][0]) == (1, "OK")
+    [(_, own), (level, shown)] = of("certificates", found)
+    assert str(files.certificate) in own
+    assert (level, "2 days" in shown) == ("WARN", True)
+    assert (status.returncode, "ready" in status.stdout) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("finding", "level"),
+    [
+        (clock_finding("clocks", "x", 5_900, 1_000), Level.OK),
+        (clock_finding("clocks", "x", -7_000, 1_000), Level.WARN),
+        (clock_finding("clocks", "x", 400_000, 1_000), Level.FAIL),
+        (expiry_finding("certificates", "x", datetime.now(UTC)), Level.FAIL),
+        (expiry_finding("certificates", "x", datetime.now(UTC) + timedelta(15)), Level.OK),
+    ],
+)
+def test_clocks_and_certificates_are_judged_by_how_far_off_they_are(
+    finding: Finding, level: Level
+) -> None:
+    assert finding.level is level
+
+
+def test_what_takes_long_is_named_while_it_lasts(
+    monkeypatch: pytest.MonkeyPatch, rlmm: RlmmProcess
+) -> None:
+    named = Event()
+
+    def slow() -> Iterator[Finding]:
+        assert named.wait(60)
+        yield Finding("bucket", Level.OK, "here at last")
+
+    checks: dict[str, Callable[[], Iterator[Finding]]] = {"bucket": slow}
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        named.set()
+
+    monkeypatch.setattr(doctor, "_SILENT_S", 0.05)
+    monkeypatch.setattr(doctor, "environment_checks", lambda _: checks)
+    monkeypatch.setattr(doctor, "say", say)
+    code, found = diagnosis("doctor", "--rlmm", rlmm.address)
+    assert (code, of("bucket", found)) == (0, [("OK", "here at last")])
+    assert said[0].startswith("still checking: bucket")
