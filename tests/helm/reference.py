@@ -1,11 +1,12 @@
 """What the chart says of its values in more than one place: `python -m tests.helm.reference`.
 
-Writes the settings that values.schema.json takes from the settings classes, and the table of
-helm/README.md from values.yaml and values.schema.json.
+Writes the settings that values.schema.json takes from the settings classes, the table of
+helm/README.md from values.yaml and values.schema.json, and alerts and dashboard from their modules.
 """
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -14,7 +15,9 @@ from services.common.settings import ServiceSettings
 from services.rlm.settings import RlmSettings
 from services.rlmm.settings import RlmmSettings
 from services.rsm.settings import RsmSettings
+from tests.helm.alerts import page, rules_yaml
 from tests.helm.chart import CHART
+from tests.helm.dashboard import dashboard_json
 
 SETTINGS: dict[str, type[ServiceSettings]] = {
     "rsm": RsmSettings,
@@ -125,6 +128,17 @@ def schema_text() -> str:
     return json.dumps(schema(), indent=2) + "\n"
 
 
+def files() -> dict[Path, str]:
+    """Each file that is written whole, and what it should be."""
+    return {
+        _SCHEMA: schema_text(),
+        _README: readme(),
+        CHART / "files" / "alerts.yaml": rules_yaml(),
+        CHART / "files" / "dashboard.json": dashboard_json(),
+        CHART.parent / "docs" / "alerts.md": page(),
+    }
+
+
 if __name__ == "__main__":
-    _SCHEMA.write_text(schema_text())
-    _README.write_text(readme())
+    for path, text in files().items():
+        path.write_text(text)

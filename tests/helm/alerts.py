@@ -1,0 +1,423 @@
+"""Declare the alerts, and write them as Prometheus rules and as the table of docs/alerts.md."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+RUNBOOKS = "https://github.com/sediment/sediment/blob/main/docs/runbooks"
+_INTERVAL_MIN = 1
+
+
+@dataclass(frozen=True)
+class Example:
+    """Series for `promtool test rules`, one value a minute, for which the alert fires.
+
+    Attributes:
+        series: by name and labels, in promtool's notation.
+        labels: of the alert that fires, besides its name and severity.
+        after_min: the minute from which the expression is true; it fires `for` later.
+    """
+
+    series: dict[str, str]
+    labels: dict[str, str]
+    after_min: int = 0
+
+
+@dataclass(frozen=True)
+class Alert:
+    """An alert. Its runbook is docs/runbooks/NAME.md.
+
+    Attributes:
+        for_min: how long the expression must be true, minutes.
+        summary: of what is wrong; may name labels as {{ $labels.NAME }}.
+    """
+
+    name: str
+    severity: str
+    for_min: int
+    expression: str
+    summary: str
+    example: Example
+
+
+_FAILURES = 'code=~"UNAVAILABLE|INTERNAL|UNKNOWN"'
+_REFUSALS = 'code="RESOURCE_EXHAUSTED"'
+_CALLS = "sediment_rpc_seconds_count"
+
+
+def _share_of_calls(matcher: str) -> str:
+    return (
+        f"sum by (job, method) (rate({_CALLS}{{{matcher}}}[5m])) "
+        f"/ sum by (job, method) (rate({_CALLS}[5m]))"
+    )
+
+
+ALERTS = (
+    Alert(
+        "SedimentDown",
+        "critical",
+        5,
+        'up{job=~"sediment-(rsm|rlmm|rlm)"} == 0',
+        "{{ $labels.job }} at {{ $labels.instance }} does not answer scrapes.",
+        Example(
+            {'up{job="sediment-rsm",instance="a"}': "0x30"},
+            {"job": "sediment-rsm", "instance": "a"},
+        ),
+    ),
+    Alert(
+        "SedimentLocalDeletionNear",
+        "critical",
+        10,
+        "min by (topic) (sediment_rlm_seconds_until_local_deletion) < 3600",
+        "In less than an hour the broker deletes data of {{ $labels.topic }} that is not in the "
+        "tier.",
+        Example(
+            {'sediment_rlm_seconds_until_local_deletion{topic="orders"}': "3500-60x30"},
+            {"topic": "orders"},
+        ),
+    ),
+    Alert(
+        "SedimentLostBeforeCopy",
+        "critical",
+        0,
+        "sum by (job, instance) (increase(sediment_rlm_lost_ranges_total[1h])) > 0",
+        "The broker of {{ $labels.instance }} deleted data before it was copied.",
+        Example(
+            {
+                'sediment_rlm_lost_ranges_total{job="sediment-rlm",instance="a"}': "0x5 1x30",
+            },
+            {"job": "sediment-rlm", "instance": "a"},
+            after_min=6,
+        ),
+    ),
+    Alert(
+        "SedimentDamagedData",
+        "critical",
+        0,
+        f'sum by (job, method) (increase({_CALLS}{{code="DATA_LOSS"}}[1h])) > 0',
+        "{{ $labels.method }} of {{ $labels.job }} met data that is lost or damaged.",
+        Example(
+            {
+                f'{_CALLS}{{job="sediment-rsm",method="FetchLogSegment",code="DATA_LOSS"}}': (
+                    "0x5 1x30"
+                ),
+            },
+            {"job": "sediment-rsm", "method": "FetchLogSegment"},
+            after_min=6,
+        ),
+    ),
+    Alert(
+        "SedimentPartitionsHeldBack",
+        "warning",
+        10,
+        "sum by (topic) (sediment_rlm_partitions_held_back) > 0",
+        "Partitions of {{ $labels.topic }} are not copied until somebody repairs something.",
+        Example({'sediment_rlm_partitions_held_back{topic="orders"}': "1x30"}, {"topic": "orders"}),
+    ),
+    Alert(
+        "SedimentCopyingStalled",
+        "warning",
+        10,
+        "count by (job, instance) (sediment_rlm_seconds_since_last_success > 900) > 0",
+        "Partitions of {{ $labels.instance }} had no good copy pass for 15 minutes.",
+        Example(
+            {
+                "sediment_rlm_seconds_since_last_success"
+                '{job="sediment-rlm",instance="a",topic="orders",partition="0"}': "960+60x30",
+            },
+            {"job": "sediment-rlm", "instance": "a"},
+        ),
+    ),
+    Alert(
+        "SedimentCopyLagGrows",
+        "warning",
+        60,
+        "sum by (job, instance) (sediment_rlm_remote_copy_lag_bytes) > 1.2 * "
+        "sum by (job, instance) (sediment_rlm_remote_copy_lag_bytes offset 1h) + 1e9",
+        "Copies of {{ $labels.instance }} fall behind: more waits than an hour ago.",
+        Example(
+            {
+                "sediment_rlm_remote_copy_lag_bytes"
+                '{job="sediment-rlm",instance="a",topic="orders"}': "0+100000000x180",
+            },
+            {"job": "sediment-rlm", "instance": "a"},
+            after_min=60,
+        ),
+    ),
+    Alert(
+        "SedimentCopyErrors",
+        "warning",
+        5,
+        "sum by (topic) (increase(sediment_rlm_remote_copy_errors_total[15m])) > 0",
+        "Copies of {{ $labels.topic }} fail with an error that a retry does not solve.",
+        Example(
+            {'sediment_rlm_remote_copy_errors_total{topic="orders"}': "0+1x30"},
+            {"topic": "orders"},
+            after_min=1,
+        ),
+    ),
+    Alert(
+        "SedimentDeletionStalled",
+        "warning",
+        30,
+        "count by (job, instance) (sediment_rlm_expiration_seconds_since_last_success > 3600) > 0",
+        "Partitions of {{ $labels.instance }} had no good retention pass for an hour.",
+        Example(
+            {
+                "sediment_rlm_expiration_seconds_since_last_success"
+                '{job="sediment-rlm",instance="a",topic="orders",partition="0"}': "3660+60x60",
+            },
+            {"job": "sediment-rlm", "instance": "a"},
+        ),
+    ),
+    Alert(
+        "SedimentDeleteErrors",
+        "warning",
+        5,
+        "sum by (topic) (increase(sediment_rlm_remote_delete_errors_total[15m])) > 0",
+        "Deletions of {{ $labels.topic }} fail with an error that a retry does not solve.",
+        Example(
+            {'sediment_rlm_remote_delete_errors_total{topic="orders"}': "0+1x30"},
+            {"topic": "orders"},
+            after_min=1,
+        ),
+    ),
+    Alert(
+        "SedimentReadErrors",
+        "warning",
+        10,
+        "sum by (topic) (rate(sediment_rlm_remote_fetch_errors_total[5m])) "
+        "/ sum by (topic) (rate(sediment_rlm_remote_fetch_requests_total[5m])) > 0.01",
+        "More than 1% of the reads of {{ $labels.topic }} from the tier fail.",
+        Example(
+            {
+                'sediment_rlm_remote_fetch_errors_total{topic="orders"}': "0+5x30",
+                'sediment_rlm_remote_fetch_requests_total{topic="orders"}': "0+100x30",
+            },
+            {"topic": "orders"},
+            after_min=1,
+        ),
+    ),
+    Alert(
+        "SedimentReadersBusy",
+        "warning",
+        15,
+        "min_over_time(sediment_rlm_remote_log_reader_task_queue_size[5m]) > 0",
+        "Reads of the tier wait for reader threads of {{ $labels.instance }}.",
+        Example(
+            {
+                "sediment_rlm_remote_log_reader_task_queue_size"
+                '{job="sediment-rlm",instance="a"}': "3x60",
+            },
+            {"job": "sediment-rlm", "instance": "a"},
+        ),
+    ),
+    Alert(
+        "SedimentPollingStalled",
+        "warning",
+        5,
+        "sediment_rlm_poll_seconds_since_last_success > 600",
+        "{{ $labels.instance }} could not poll the brokers for 10 minutes.",
+        Example(
+            {
+                "sediment_rlm_poll_seconds_since_last_success"
+                '{job="sediment-rlm",instance="a"}': "660+60x30",
+            },
+            {"job": "sediment-rlm", "instance": "a"},
+        ),
+    ),
+    Alert(
+        "SedimentCallsFail",
+        "warning",
+        10,
+        f"{_share_of_calls(_FAILURES)} > 0.05",
+        "More than 5% of the calls of {{ $labels.method }} fail at {{ $labels.job }}.",
+        Example(
+            {
+                f'{_CALLS}{{job="sediment-rlmm",method="Add",code="OK"}}': "0+90x30",
+                f'{_CALLS}{{job="sediment-rlmm",method="Add",code="UNAVAILABLE"}}': "0+10x30",
+            },
+            {"job": "sediment-rlmm", "method": "Add"},
+            after_min=1,
+        ),
+    ),
+    Alert(
+        "SedimentOverloaded",
+        "warning",
+        15,
+        f"{_share_of_calls(_REFUSALS)} > 0.05",
+        "{{ $labels.job }} refuses more than 5% of the calls of {{ $labels.method }} as too many.",
+        Example(
+            {
+                f'{_CALLS}{{job="sediment-rsm",method="Copy",code="OK"}}': "0+90x30",
+                f'{_CALLS}{{job="sediment-rsm",method="Copy",code="RESOURCE_EXHAUSTED"}}': (
+                    "0+10x30"
+                ),
+            },
+            {"job": "sediment-rsm", "method": "Copy"},
+            after_min=1,
+        ),
+    ),
+    Alert(
+        "SedimentCallsDenied",
+        "warning",
+        10,
+        "sum by (job, method, reason) (rate(sediment_denied_calls_total[5m])) > 0",
+        "{{ $labels.job }} denies calls of {{ $labels.method }}: {{ $labels.reason }}.",
+        Example(
+            {
+                'sediment_denied_calls_total{job="sediment-rsm",method="Copy",reason="role"}': (
+                    "0+1x30"
+                ),
+            },
+            {"job": "sediment-rsm", "method": "Copy", "reason": "role"},
+            after_min=1,
+        ),
+    ),
+    Alert(
+        "SedimentCertificateEnds",
+        "warning",
+        15,
+        "sediment_tls_certificate_expiry_timestamp_seconds > 0 and "
+        "sediment_tls_certificate_expiry_timestamp_seconds - time() < 7 * 86400",
+        "The certificate of {{ $labels.instance }} ends within a week.",
+        Example(
+            {
+                "sediment_tls_certificate_expiry_timestamp_seconds"
+                '{job="sediment-rsm",instance="a"}': "86400x30",
+            },
+            {"job": "sediment-rsm", "instance": "a"},
+        ),
+    ),
+    Alert(
+        "SedimentFileRejected",
+        "warning",
+        0,
+        "sum by (job, instance, file) (increase(sediment_reloaded_file_errors_total[1h])) > 0",
+        "{{ $labels.instance }} cannot use the new content of {{ $labels.file }}.",
+        Example(
+            {
+                "sediment_reloaded_file_errors_total"
+                '{job="sediment-rsm",instance="a",file="policy"}': "0x5 1x30",
+            },
+            {"job": "sediment-rsm", "instance": "a", "file": "policy"},
+            after_min=6,
+        ),
+    ),
+    Alert(
+        "SedimentIndexCacheFails",
+        "warning",
+        15,
+        "sum by (job, instance, operation) "
+        "(increase(sediment_rlm_index_cache_failures_total[15m])) > 0",
+        "The index cache of {{ $labels.instance }} cannot {{ $labels.operation }} files.",
+        Example(
+            {
+                "sediment_rlm_index_cache_failures_total"
+                '{job="sediment-rlm",instance="a",operation="write"}': "0+1x60",
+            },
+            {"job": "sediment-rlm", "instance": "a", "operation": "write"},
+            after_min=1,
+        ),
+    ),
+    Alert(
+        "SedimentNotVerified",
+        "warning",
+        60,
+        "time() - max by (kind) (sediment_rlmm_oldest_verification_timestamp_seconds) > 45 * 86400",
+        "A topic had no whole {{ $labels.kind }} for 45 days.",
+        Example(
+            {'sediment_rlmm_oldest_verification_timestamp_seconds{kind="SCRUB"}': "-4000000x90"},
+            {"kind": "SCRUB"},
+        ),
+    ),
+)
+
+
+def rules() -> dict[str, Any]:
+    """Return the rules as Prometheus reads them."""
+    return {"groups": [{"name": "sediment", "rules": [_rule(alert) for alert in ALERTS]}]}
+
+
+def _rule(alert: Alert) -> dict[str, Any]:
+    return {
+        "alert": alert.name,
+        "expr": alert.expression,
+        "for": f"{alert.for_min}m",
+        "labels": {"severity": alert.severity},
+        "annotations": _annotations(alert),
+    }
+
+
+def _annotations(alert: Alert) -> dict[str, str]:
+    return {"summary": alert.summary, "runbook_url": f"{RUNBOOKS}/{alert.name}.md"}
+
+
+def rules_yaml() -> str:
+    """Return helm/files/alerts.yaml as it should be."""
+    written: str = yaml.safe_dump(rules(), sort_keys=False, width=100)
+    return f"# Written by `make docs` from tests/helm/alerts.py.\n{written}"
+
+
+def rule_tests(rules_file: str) -> dict[str, Any]:
+    """Return a file for `promtool test rules`: each alert is quiet until its time, then fires."""
+    return {
+        "rule_files": [rules_file],
+        "evaluation_interval": f"{_INTERVAL_MIN}m",
+        "tests": [_rule_test(alert) for alert in ALERTS],
+    }
+
+
+def _rule_test(alert: Alert) -> dict[str, Any]:
+    fires_min = alert.example.after_min + alert.for_min
+    before = [] if fires_min == 0 else [_expected(alert, fires_min - 1, fires=False)]
+    return {
+        "interval": f"{_INTERVAL_MIN}m",
+        "input_series": [
+            {"series": name, "values": values} for name, values in alert.example.series.items()
+        ],
+        "alert_rule_test": [*before, _expected(alert, fires_min, fires=True)],
+    }
+
+
+def _expected(alert: Alert, at_min: int, *, fires: bool) -> dict[str, Any]:
+    summary = alert.summary
+    for name, value in alert.example.labels.items():
+        summary = summary.replace(f"{{{{ $labels.{name} }}}}", value)
+    labels = {**alert.example.labels, "severity": alert.severity}
+    firing = {
+        "exp_labels": labels,
+        "exp_annotations": {**_annotations(alert), "summary": summary},
+    }
+    return {
+        "eval_time": f"{at_min}m",
+        "alertname": alert.name,
+        "exp_alerts": [firing] if fires else [],
+    }
+
+
+_PAGE = """# Alerts
+
+The chart installs these rules with `monitoring.prometheusRule.enabled`
+([kubernetes.md](kubernetes.md#metrics-and-alerts)). For another Prometheus take
+`helm/files/alerts.yaml`, and name the scrape jobs `sediment-rsm`, `sediment-rlmm` and
+`sediment-rlm`. `helm/files/dashboard.json` is the dashboard for Grafana. Written by `make docs`
+from `tests/helm/alerts.py`.
+
+| alert | severity | for | means |
+|---|---|---|---|"""
+
+
+def page() -> str:
+    """Return docs/alerts.md as it should be."""
+    return "\n".join([_PAGE, *_table(ALERTS)]) + "\n"
+
+
+def _table(alerts: Sequence[Alert]) -> Iterator[str]:
+    for alert in alerts:
+        duration = f"{alert.for_min} min" if alert.for_min else "at once"
+        summary = alert.summary.replace("{{ $labels.", "*").replace(" }}", "*")
+        link = f"[{alert.name}](runbooks/{alert.name}.md)"
+        yield f"| {link} | {alert.severity} | {duration} | {summary} |"

@@ -1,0 +1,89 @@
+"""Alerts and dashboard: what promtool says of them, and what the chart makes of them."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.harness.promtool import ensure_promtool
+from tests.helm.alerts import ALERTS, rule_tests, rules
+from tests.helm.chart import changed, minimal, render, values_files
+from tests.helm.dashboard import expressions
+
+pytestmark = pytest.mark.helm
+
+MONITORED = {
+    "monitoring": {
+        "serviceMonitor": {"enabled": True},
+        "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+        "dashboard": {"enabled": True},
+    }
+}
+
+
+@pytest.fixture(scope="module")
+def promtool() -> Path:
+    return ensure_promtool()
+
+
+def run(promtool: Path, *arguments: str | Path) -> None:
+    done = subprocess.run(
+        [promtool, *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_alert_is_quiet_until_its_time_and_then_fires(promtool: Path, tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules()))
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(rule_tests("rules.yaml")))
+    run(promtool, "check", "rules", tmp_path / "rules.yaml")
+    run(promtool, "test", "rules", tmp_path / "tests.yaml")
+
+
+def test_prometheus_reads_every_expression_of_the_dashboard(promtool: Path, tmp_path: Path) -> None:
+    records = [
+        {"record": f"panel:{number}", "expr": expression}
+        for number, expression in enumerate(expressions())
+    ]
+    assert len(records) > 20
+    file = tmp_path / "panels.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": records}]}))
+    run(promtool, "check", "rules", file)
+
+
+def test_the_chart_renders_rules_monitors_and_dashboard_if_asked() -> None:
+    assert not render(minimal()).of_kind("ServiceMonitor", "PrometheusRule")
+    found = render(minimal(MONITORED))
+    monitors = found.of_kind("ServiceMonitor")
+    assert [each["metadata"]["name"] for each in monitors] == ["sediment-rsm", "sediment-rlmm"]
+    for monitor in monitors:
+        selected = monitor["spec"]["selector"]["matchLabels"]
+        service = found.one("Service", monitor["metadata"]["name"])
+        assert selected.items() <= service["metadata"]["labels"].items()
+        (endpoint,) = monitor["spec"]["endpoints"]
+        assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
+        assert endpoint["relabelings"][0]["replacement"] == monitor["metadata"]["name"]
+        assert "scheme" not in endpoint
+    rule = found.one("PrometheusRule", "sediment")
+    assert rule["spec"] == rules()
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    shown = found.one("ConfigMap", "sediment-dashboard")
+    assert json.loads(shown["data"]["sediment.json"])["uid"] == "sediment"
+    assert shown["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_metrics_over_tls_are_scraped_with_the_services_authority() -> None:
+    tls = {"tls": {"metricsPlaintext": False}}
+    found = render(changed(values_files()["tls"], tls, MONITORED))
+    (endpoint,) = found.one("ServiceMonitor", "sediment-rsm")["spec"]["endpoints"]
+    assert endpoint["scheme"] == "https"
+    assert endpoint["tlsConfig"] == {
+        "serverName": "sediment-rsm.tier.svc",
+        "ca": {"secret": {"name": "rsm-tls", "key": "ca.crt"}},
+    }
+
+
+def test_no_two_alerts_have_one_name() -> None:
+    assert len({alert.name for alert in ALERTS}) == len(ALERTS)

@@ -1,0 +1,54 @@
+"""Check that alerts and dashboard name metrics that exist, and that each alert has a runbook."""
+
+import re
+
+import pytest
+
+from hatch_build import ROOT
+from services.cli.main import COMMANDS
+from tests.helm.alerts import ALERTS, Alert
+from tests.helm.dashboard import expressions
+from tests.helm.reference import files
+from tests.reference import metrics_markdown
+
+RUNBOOKS = ROOT / "docs" / "runbooks"
+METRIC = re.compile(r"\bsediment_[a-z_]+[a-z]\b")
+SUFFIX = re.compile(r"_(bucket|sum|count)$")
+COMMAND = re.compile(r"`sediment ([a-z]+)")
+SECTIONS = ["## What it means", "## Why", "## What to do"]
+
+
+def unknown_metrics(expression: str) -> set[str]:
+    page = metrics_markdown()
+    return {
+        name
+        for name in METRIC.findall(expression)
+        if f"| `{name}` " not in page and f"| `{SUFFIX.sub('', name)}` | histogram" not in page
+    }
+
+
+def test_an_unknown_metric_is_found() -> None:
+    assert unknown_metrics("rate(sediment_rlm_no_such_total[5m])") == {"sediment_rlm_no_such_total"}
+
+
+def test_alerts_and_dashboard_name_metrics_that_exist() -> None:
+    used = [alert.expression for alert in ALERTS] + list(expressions())
+    series = [name for alert in ALERTS for name in alert.example.series]
+    assert unknown_metrics("\n".join([*used, *series])) == set()
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+def test_each_alert_has_a_runbook_whose_commands_exist(alert: Alert) -> None:
+    text = (RUNBOOKS / f"{alert.name}.md").read_text()
+    assert text.startswith(f"# {alert.name}\n")
+    assert [line for line in text.splitlines() if line.startswith("## ")] == SECTIONS
+    assert set(COMMAND.findall(text)) <= COMMANDS.keys()
+
+
+def test_each_runbook_is_of_an_alert() -> None:
+    assert {path.stem for path in RUNBOOKS.iterdir()} == {alert.name for alert in ALERTS}
+
+
+def test_the_written_files_are_up_to_date() -> None:
+    stale = [path.name for path, text in files().items() if path.read_text() != text]
+    assert stale == [], "run `make docs`"
