@@ -16,10 +16,11 @@ from services.api.lineage import Lineage
 from services.api.offset_queries import RecordsToDelete
 from services.api.remote_log_manager import FetchError, FetchPartition, FetchRequest, FetchRole
 from services.api.replicas import AuxStateQuery, ReplicaService
-from services.api.segments import segment_leader_epochs
+from services.api.segments import RemoteLogSegmentState, segment_leader_epochs
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.harness.callback_rlm import FOLLOWER, LEADER, callback_rlm, send_role
-from tests.harness.ship_stack import EVERYTHING, Stack, lose_rolled_segments
+from tests.harness.ship_stack import EVERYTHING, Stack, lose_rolled_segments, read
+from tests.harness.tier import SmallTier
 from tests.unit.rlm.kafka_bytes import (
     NAME,
     PartitionFiles,
@@ -74,6 +75,15 @@ def test_a_follower_gets_the_leaders_own_log_only(
 def test_below_the_tiers_log_start_a_follower_is_out_of_range(leader: ReplicaService) -> None:
     leader.delete_records((RecordsToDelete(NAME, 7),))
     assert [follow(leader, 6), follow(leader, 7)] == [FetchError.OFFSET_OUT_OF_RANGE, MOVED]
+
+
+def test_a_follower_is_sent_to_the_tier_whatever_the_tier_has(
+    leader: ReplicaService, stack: Stack
+) -> None:
+    _, newer = stack.segments()
+    SmallTier(stack.rsm, stack.rlmm).move(newer, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+    assert read(leader, 12) is FetchError.OFFSET_OUT_OF_RANGE
+    assert follow(leader, 12) is MOVED
 
 
 @pytest.mark.usefixtures("files")
