@@ -1,0 +1,105 @@
+"""Kafka's own clients read from RLM's listener what they read from the broker."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from demos.kafka_broker import find_java
+from services.api.ids import TopicIdPartition
+from services.api.offset_queries import SpecialTime
+from services.api.remote_log_manager import IsolationLevel
+from tests.data.kafka_log_content import AUDIT, PAYMENTS
+from tests.harness.broker_answers import broker_answers
+from tests.harness.consumer_listener import serving_consumers
+from tests.harness.kafka_client import Cluster, headers_of
+from tests.harness.kafka_jars import ensure_kafka_jars
+from tests.kafka.tiered_broker import TieredBroker
+
+pytestmark = pytest.mark.kafka
+
+TOPICS = (PAYMENTS, AUDIT)
+EXAMPLES = Path(__file__).parents[2] / "docs" / "clients"
+
+
+@pytest.fixture(scope="module")
+def names(tier: TieredBroker) -> list[TopicIdPartition]:
+    tier.ship(*TOPICS)
+    return sorted(tier.partitions(*TOPICS), key=str)
+
+
+@pytest.fixture(scope="module")
+def listener(
+    tier: TieredBroker, names: list[TopicIdPartition], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """RLM's listener over the broker's log, of which only the tier has the rolled segments."""
+    with serving_consumers(
+        tier.without_rolled_segments(tmp_path_factory.mktemp("links"))
+    ) as address:
+        yield address
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_librdkafka_reads_the_same(
+    tier: TieredBroker, listener: str, names: list[TopicIdPartition], isolation: str
+) -> None:
+    def read(address: str, name: TopicIdPartition) -> list[object]:
+        found = Cluster(address).read(name.topic, name.partition, isolation)
+        return [(m.offset(), m.timestamp(), m.key(), m.value(), headers_of(m)) for m in found]
+
+    for name in names:
+        there = read(tier.broker.bootstrap_servers, name)
+        assert read(listener, name) == there
+        assert there
+
+
+def test_the_java_example_reads_the_same(
+    tier: TieredBroker, listener: str, names: list[TopicIdPartition]
+) -> None:
+    command = [find_java(), "-Xmx256m", "-cp", f"{ensure_kafka_jars()}/*"]
+    example = [*command, str(EXAMPLES / "Read.java")]
+    reads_committed_records(example, tier, listener, names)
+
+
+@pytest.mark.long  # It downloads modules, and compiles them.
+def test_the_go_example_reads_the_same(
+    tier: TieredBroker, listener: str, names: list[TopicIdPartition], tmp_path: Path
+) -> None:
+    program = tmp_path / "read"
+    build = ["go", "build", "-o", str(program), "."]
+    subprocess.run(build, cwd=EXAMPLES / "go", check=True, timeout=240)
+    reads_committed_records([str(program)], tier, listener, names)
+
+
+def reads_committed_records(
+    example: list[str], tier: TieredBroker, listener: str, names: list[TopicIdPartition]
+) -> None:
+    """Check that a program prints the same from RLM and from the broker: committed records."""
+    name = next(name for name in names if name.topic == PAYMENTS.name)
+
+    def printed(address: str) -> list[str]:
+        command = [*example, address, name.topic, str(name.partition)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    here = printed(listener)
+    assert here == printed(tier.broker.bootstrap_servers)
+    committed = Cluster(listener).read(name.topic, name.partition, "read_committed")
+    assert [int(line.split(" ")[0]) for line in here] == [m.offset() for m in committed]
+
+
+def test_special_offsets_and_epochs_are_the_brokers(
+    tier: TieredBroker, listener: str, names: list[TopicIdPartition]
+) -> None:
+    asked = [SpecialTime.LATEST, SpecialTime.EARLIEST]
+    with (
+        broker_answers(tier.broker.bootstrap_servers) as there,
+        broker_answers(listener) as here,
+    ):
+        for name in names:
+            for isolation in IsolationLevel:
+                assert here.offsets(name, asked, isolation) == there.offsets(name, asked, isolation)
+            epochs = range(8)
+            assert here.epoch_ends(name, epochs) == there.epoch_ends(name, epochs)
