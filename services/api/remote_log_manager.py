@@ -306,6 +306,9 @@ class FetchPart:
             in several parts is in the first of them, and perhaps in more.
         diverging_epoch: the reader's log differs from this one behind the end of this epoch; then
             there are no record batches.
+        throttle_time_ms: how long to wait before the next read of this partition, because the fetch
+            quota is used up, the store is slow, or too many reads wait; 0: not at all. Above 0 a
+            part without records and error is not the end of the log.
     """
 
     topic_id_partition: TopicIdPartition
@@ -318,6 +321,7 @@ class FetchPart:
     source: RecordSource | None = None
     aborted_transactions: tuple[AbortedTransaction, ...] = ()
     diverging_epoch: EpochEnd | None = None
+    throttle_time_ms: int = 0
 
 
 class ProblemKind(Enum):

@@ -206,11 +206,13 @@ class _Answer:
     Attributes:
         runs: whole batches, by their source.
         end_offset: the offset after the last one that the reader may get.
+        throttle_time_ms: how long to wait before the next fetch.
     """
 
     runs: list[tuple[RecordSource | None, bytes]]
     aborted: list[AbortedTransaction]
     end_offset: int
+    throttle_time_ms: int
 
 
 _MAY_PASS = (
@@ -223,17 +225,24 @@ _MAY_PASS = (
 def _fetch(
     manager: RemoteLogManager, tp: TopicIdPartition, offset: int, options: ReadOptions
 ) -> _Answer:
-    """Fetch once; a reader that follows waits for records, and retries what may pass."""
+    """Fetch once, and again while RLM asks the reader to wait.
+
+    A reader that follows waits for records, and retries what may pass.
+    """
     while True:
+        pause_s = RETRY_PAUSE_S
         try:
-            return _fetch_once(manager, tp, offset, options)
+            answer = _fetch_once(manager, tp, offset, options)
+            if answer.runs or not answer.throttle_time_ms:
+                return answer
+            pause_s = answer.throttle_time_ms / 1000
         except ReadFailedError as e:
             if not options.follow or e.error not in _MAY_PASS:
                 raise
         except RetriableRemoteStorageError:
             if not options.follow:
                 raise
-        time.sleep(RETRY_PAUSE_S)
+        time.sleep(pause_s)
 
 
 def _fetch_once(
@@ -261,7 +270,8 @@ def _fetch_once(
     aborted = [transaction for part in parts for transaction in part.aborted_transactions]
     committed = isolation is IsolationLevel.READ_COMMITTED
     ends = (part.last_stable_offset if committed else part.high_watermark for part in parts)
-    return _Answer(runs, aborted, max(ends, default=-1))
+    throttle_time_ms = max((part.throttle_time_ms for part in parts), default=0)
+    return _Answer(runs, aborted, max(ends, default=-1), throttle_time_ms)
 
 
 _UNREADABLE = (InflatedTooLargeError, TooManyHeadersError, DamagedDataError, CorruptRecordError)

@@ -221,6 +221,12 @@ class TokenBucket:
             text = f"{self._queue.what}; retry in {max(1, round(wait_s))} s"
             raise ThrottledError(text)
 
+    def owed_s(self) -> float:
+        """Return the seconds until the rate has paid for what was taken; 0 if it has."""
+        with self._lock:
+            self._refill()
+            return max(-self._tokens / self.rate_per_s, 0.0)
+
     def force_take(self, amount: float) -> None:
         """Take `amount` at once; later callers wait until the rate has paid the debt."""
         with self._lock:

@@ -35,7 +35,7 @@ from services.rlm.copy.segment import CopyLimits
 from services.rlm.fetch.chunk_cache import FILLS_AHEAD, ChunkLimits
 from services.rlm.fetch.index_cache import IndexFileLimits
 from services.rlm.fetch.purgatory import PurgatoryLimits
-from services.rlm.fetch.segment_reader import RemoteReadLimits
+from services.rlm.fetch.segment_reader import FetchQuotaLimit, RemoteReadLimits
 from services.rlm.kafka_admin.client import KafkaAdmin
 from services.rlm.kafka_admin.deleted_topics import read_cluster_id
 from services.rlm.kafka_admin.poller import PolledCluster
@@ -184,6 +184,12 @@ def _build_manager(
         read=RemoteReadLimits(
             threads=settings.remote_log_reader_threads,
             wait_s=settings.remote_fetch_max_wait_ms / 1000,
+            max_waiting=settings.remote_log_reader_max_pending_tasks,
+            quota=FetchQuotaLimit(
+                max_bytes_per_second=settings.remote_log_manager_fetch_max_bytes_per_second,
+                windows=settings.remote_log_manager_fetch_quota_window_num,
+                window_s=settings.remote_log_manager_fetch_quota_window_size_seconds,
+            ),
         ),
         # One for each reader, and as many for readers that did not wait for theirs.
         chunks=ChunkLimits(

@@ -213,7 +213,7 @@ class BrokerRemoteLogManager:
             lambda name: new_partition(name, None, rsm, rlmm, self._revisions, cluster_id),
             limits.max_partitions,
         )
-        remote = RemoteSegmentReader(rlmm, self._index_cache, self._chunks, limits.read)
+        remote = RemoteSegmentReader(rlmm, self._index_cache, self._chunks, limits.read, clock)
         self._purgatory = FetchPurgatory(self._roles.partition, remote, limits.purgatory, clock)
         self._fetcher = Fetcher(self._roles.partition, remote, self.topic_counts, self._purgatory)
         self._offset_finder = OffsetFinder(

@@ -52,6 +52,13 @@ COPY_THROTTLE_SECONDS = Histogram(
     buckets=(0.1, 1, 10, 60, 600, 3600),
 )
 
+FETCH_THROTTLE_SECONDS = Histogram(
+    "sediment_rlm_remote_fetch_throttle_seconds",
+    "Time for which reads of the tier were refused by the fetch quota (Kafka: "
+    "remote-fetch-throttle-time).",
+    buckets=(0.1, 1, 10, 60, 600, 3600),
+)
+
 COPIES_WAITING_FOR_RSM = Gauge(
     "sediment_rlm_copies_waiting_for_rsm",
     "Copies that RSM refused as too many and that wait to retry; each occupies a copier thread.",

@@ -204,6 +204,21 @@ class RlmSettings(ServiceSettings):
     remote_log_manager_copy_quota_window_size_seconds: int = Field(
         default=1, ge=1, le=_INT32_MAX, description="Length of each of these windows, s."
     )
+    remote_log_manager_fetch_max_bytes_per_second: int = Field(
+        default=INT64_MAX,
+        ge=1,
+        description="Maximum rate of all reads of the tier together, bytes/s. A read that begins "
+        "while it is used up is answered without records, with the time to wait. 2^63-1: no limit.",
+    )
+    remote_log_manager_fetch_quota_window_num: int = Field(
+        default=11,
+        ge=1,
+        le=_INT32_MAX,
+        description="Maximum windows whose unused rate may be used in one burst of reads.",
+    )
+    remote_log_manager_fetch_quota_window_size_seconds: int = Field(
+        default=1, ge=1, le=_INT32_MAX, description="Length of each of these windows, s."
+    )
     log_remote_copy_lag_ms: int = Field(
         default=0,
         ge=-1,
@@ -244,6 +259,13 @@ class RlmSettings(ServiceSettings):
         le=511,
         description="Maximum concurrent reads of the tier. Must be below RLM_STREAM_THREADS, so "
         "that local reads are served even while the tier is slow.",
+    )
+    remote_log_reader_max_pending_tasks: int = Field(
+        default=100,
+        ge=0,
+        le=_INT32_MAX,
+        description="Maximum reads of the tier that wait for a reader thread. Further ones are "
+        "answered TIERED_STORAGE_NOT_AVAILABLE at once.",
     )
     remote_fetch_max_wait_ms: int = Field(
         default=500,

@@ -255,7 +255,8 @@ def test_a_silent_store_holds_no_reader_and_one_request(stack: Stack, log_dir: P
     for _ in range(2):
         (part,) = fetch(rlm, 0)
         assert (part.error, part.record_batches) == (FetchError.NONE, b"")
-        assert part.high_watermark > 0
+        # A reader must not take it for the end of the log.
+        assert part.throttle_time_ms > 0
     assert hanging.acquire(timeout=30.0)
     assert not hanging.acquire(blocking=False)
     rsm.let_go()

@@ -4,10 +4,9 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from math import ceil
 
-from services.api.errors import (
-    RemoteResourceNotFoundError,
-)
+from services.api.errors import RemoteResourceNotFoundError, ThrottledError
 from services.api.ids import TopicIdPartition
 from services.api.lineage import EpochEnd
 from services.api.remote_log_manager import (
@@ -21,6 +20,7 @@ from services.api.remote_log_manager import (
     RecordSource,
 )
 from services.api.segments import RemoteLogSegmentMetadata
+from services.api.validation import INT32_MAX
 from services.common.retry import replan
 from services.records.batches import Batch, BatchError
 from services.rlm.fetch.aborted_transactions import AbortedTransactions, index_entries
@@ -37,6 +37,7 @@ from services.rlm.fetch.purgatory import FetchPurgatory
 from services.rlm.fetch.read_ahead import ReadTimeoutError
 from services.rlm.fetch.segment_reader import (
     LostSegmentError,
+    ReadThrottledError,
     RemoteSegmentReader,
     TierRead,
     local_batches,
@@ -169,6 +170,8 @@ class PartitionFetch:
         Raises:
             OffsetOutOfRangeError, NotServedHereError: if no segment contains the next offset.
             MovedToTierError: if a follower wants the next offset, and only the tier has it.
+            ReadThrottledError: if the fetch quota is used up.
+            ReadTimeoutError: if the store does not send the next bytes in time.
             LostSegmentError, DamagedLogError, LogFileError, RemoteStorageError: if the segment
                 cannot be read.
         """
@@ -231,6 +234,7 @@ class PartitionFetch:
     def _segment_of_tier(
         self, segment: RemoteLogSegmentMetadata, end_offset: int, budget: PartitionBudget
     ) -> Iterator[tuple[RecordSource, Batch]]:
+        self._remote.require_quota()
         batches = self._remote.batches(
             segment,
             self._offset,
@@ -242,6 +246,7 @@ class PartitionFetch:
         try:
             with self.view.remote_slot(), closing(batches):
                 for batch in batches:
+                    self._remote.count_fetched(batch.size_bytes)
                     yield RecordSource.REMOTE, batch
                     self._offset = batch.last_offset + 1
         except RemoteResourceNotFoundError as e:
@@ -268,7 +273,20 @@ class PartitionFetch:
 
 MAX_PART_BYTES = 1024 * 1024
 
+_NO_ERRORS = (ReadTimeoutError, ReadThrottledError)
+"""As in Kafka, reads that take too long or exceed the quota are answered without an error."""
+
+_RETRY_AFTER_MS = 1000
+
 _log = logging.getLogger(__name__)
+
+
+def _throttle_time_ms(error: Exception) -> int:
+    if isinstance(error, ReadTimeoutError):
+        return 1
+    if isinstance(error, ReadThrottledError):
+        return min(ceil(error.wait_s * 1000), INT32_MAX)
+    return _RETRY_AFTER_MS if isinstance(error, ThrottledError) else 0
 
 
 class Fetcher:
@@ -321,8 +339,7 @@ class Fetcher:
                 yield from parts.add(source, batch)
             yield from parts.finish()
         except PARTITION_FAILURES as e:
-            # As in Kafka, a read that takes too long is no error of the tier.
-            if not isinstance(e, ReadTimeoutError):
+            if not isinstance(e, _NO_ERRORS):
                 tier_read.failed(e)
             yield from parts.end_early(e)
 
@@ -371,8 +388,8 @@ class _Parts:
             yield from self._flush()
         except PARTITION_FAILURES as e:
             error = e
-        if self._is_empty and isinstance(error, ReadTimeoutError):
-            yield self._part()
+        if self._is_empty and isinstance(error, _NO_ERRORS):
+            yield replace(self._part(), throttle_time_ms=_throttle_time_ms(error))
         elif self._is_empty:
             yield self._error(error)
         else:
@@ -386,7 +403,12 @@ class _Parts:
         kind = kafka_error(error)
         if kind is FetchError.UNKNOWN_SERVER_ERROR:
             _log.error("%s: fetch failed", self._name, exc_info=error)
-        return replace(self._part(), error=kind, error_message=str(error))
+        return replace(
+            self._part(),
+            error=kind,
+            error_message=str(error),
+            throttle_time_ms=_throttle_time_ms(error),
+        )
 
     def _flush(self) -> Iterator[FetchPart]:
         pieces, self._pieces, self._gathered_bytes = self._pieces, [], 0

@@ -1,12 +1,13 @@
 """Stream remote segments through the chunk cache, ahead of readers that read one after another."""
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.fetch.chunk_cache import MIB, Chunk, ChunkCache
@@ -16,6 +17,7 @@ MIN_SEQUENTIAL_BYTES = 8 * MIB
 MAX_REQUEST_BYTES = 16 * MIB
 """The sizes of requests to the store: the least, the least for a sequential reader, the most."""
 
+RETRY_PAUSE_S = 0.1
 _REMEMBERED_READS = 1024
 
 
@@ -70,92 +72,108 @@ class SequentialReads:
                 self._ended.popitem(last=False)
 
 
-class SegmentStreams:
-    """Stream bytes of remote segments from the chunk cache. Thread-safe.
+class SegmentStream:
+    """Stream the bytes of a remote segment from the chunk cache. Single use.
 
     The first read of a reader requests from the store what it wants. If the next one continues
     where it ended, requests become longer, and are sent ahead of the reader.
+
+    Args:
+        position: of the first byte.
+        wanted_end: the position up to which the reader surely reads, here or in the next segment.
+        wait_s: how long to wait for the next bytes, and to retry failed requests for them.
     """
 
-    def __init__(self, cache: ChunkCache) -> None:
-        self._cache = cache
-        self._longest = max(min(MAX_REQUEST_BYTES, cache.limits.total_bytes // 4), MIB)
-
-    def stream(
+    def __init__(
         self,
+        cache: ChunkCache,
         segment: RemoteLogSegmentMetadata,
         position: int,
         wanted_end: int,
         read: SequentialRead,
         wait_s: float,
         next_segment: NextSegment,
-    ) -> Iterator[memoryview]:
-        """Yield the bytes of a segment from `position` on.
+    ) -> None:
+        self._cache = cache
+        self._segment = segment
+        self._start = self._position = position
+        self._end = segment.segment_size_in_bytes
+        self._wanted_end = wanted_end
+        self._read = read
+        self._wait_s = wait_s
+        self._until_s = time.monotonic() + wait_s
+        self._next_segment = next_segment
+        self._longest = max(min(MAX_REQUEST_BYTES, cache.limits.total_bytes // 4), MIB)
 
-        Args:
-            wanted_end: the position up to which the reader surely reads, here or in the next
-                segment.
-            wait_s: how long to wait for the next bytes.
+    def __iter__(self) -> Iterator[memoryview]:
+        """Yield the bytes to the segment's end.
 
         Raises:
             ReadTimeoutError: if the next bytes do not arrive in time.
             RemoteStorageError: as RemoteStorageManager.fetch_log_segment.
             ThrottledError: too many requests to the store are active.
         """
-        start, size = position, segment.segment_size_in_bytes
-        while position < size:
-            # A batch may be longer than what is wanted.
-            length = self._length(max(wanted_end - position, position - start), read)
-            chunk = self._cache.acquire(segment, position, length, read.used)
-            self._leave_others(chunk, read)
-            has_requested_next = False
+        while self._position < self._end:
             try:
-                while position < chunk.end:
-                    if not has_requested_next and _nears_end(chunk, position):
-                        self._request_next(segment, chunk, wanted_end, read, next_segment)
-                        has_requested_next = True
-                    piece = chunk.piece_at(position, wait_s)
-                    if piece is None:
-                        raise _late(chunk, position, wait_s)
-                    if not piece:
-                        return
-                    position += len(piece)
-                    yield piece
-            finally:
-                self._cache.release(chunk)
+                yield from self._to_end_of_chunk()
+            except ReadTimeoutError:
+                raise
+            except (RetriableRemoteStorageError, ThrottledError):
+                if time.monotonic() + RETRY_PAUSE_S >= self._until_s:
+                    raise
+                time.sleep(RETRY_PAUSE_S)
         # The next read begins in another segment, or never.
-        self._leave_others(None, read)
+        self._leave_others(None)
 
-    def _length(self, wanted: int, read: SequentialRead) -> int:
-        if read.is_sequential:
-            wanted = max(wanted, MIN_SEQUENTIAL_BYTES, 2 * read.run_bytes)
+    def _to_end_of_chunk(self) -> Iterator[memoryview]:
+        # A batch may be longer than what is wanted.
+        wanted = max(self._wanted_end - self._position, self._position - self._start)
+        chunk = self._cache.acquire(
+            self._segment, self._position, self._length(wanted), self._read.used
+        )
+        self._leave_others(chunk)
+        has_requested_next = False
+        try:
+            while self._position < chunk.end:
+                if not has_requested_next and _nears_end(chunk, self._position):
+                    self._request_next(chunk)
+                    has_requested_next = True
+                left_s = max(self._until_s - time.monotonic(), 0.0)
+                piece = chunk.piece_at(self._position, left_s)
+                if piece is None:
+                    raise _late(chunk, self._position, self._wait_s)
+                if not piece:  # The object is shorter than the metadata says.
+                    self._end = self._position
+                    return
+                self._position += len(piece)
+                yield piece
+                self._until_s = time.monotonic() + self._wait_s
+        finally:
+            self._cache.release(chunk)
+
+    def _length(self, wanted: int) -> int:
+        if self._read.is_sequential:
+            wanted = max(wanted, MIN_SEQUENTIAL_BYTES, 2 * self._read.run_bytes)
         return min(max(wanted, MIN_REQUEST_BYTES), self._longest)
 
-    def _leave_others(self, chunk: Chunk | None, read: SequentialRead) -> None:
-        for other in read.used:
+    def _leave_others(self, chunk: Chunk | None) -> None:
+        for other in self._read.used:
             if other is not chunk:
                 self._cache.passed(other)
-        read.used = [] if chunk is None else [chunk]
+        self._read.used = [] if chunk is None else [chunk]
 
-    def _request_next(
-        self,
-        segment: RemoteLogSegmentMetadata,
-        chunk: Chunk,
-        wanted_end: int,
-        read: SequentialRead,
-        next_segment: NextSegment,
-    ) -> None:
-        wanted = wanted_end - chunk.end
-        if wanted <= 0 and not read.is_sequential:
+    def _request_next(self, chunk: Chunk) -> None:
+        wanted = self._wanted_end - chunk.end
+        if wanted <= 0 and not self._read.is_sequential:
             return
-        length = self._length(wanted, read)
-        name = segment.remote_log_segment_id
-        if chunk.end < segment.segment_size_in_bytes:
-            self._cache.fetch_ahead(segment, chunk.end, length)
-        elif read.looked_behind != name:
-            read.looked_behind = name
+        length = self._length(wanted)
+        name = self._segment.remote_log_segment_id
+        if chunk.end < self._segment.segment_size_in_bytes:
+            self._cache.fetch_ahead(self._segment, chunk.end, length)
+        elif self._read.looked_behind != name:
+            self._read.looked_behind = name
             with suppress(RemoteStorageError):
-                following = next_segment()
+                following = self._next_segment()
                 if following is not None and following.segment_size_in_bytes > 0:
                     self._cache.fetch_ahead(following, 0, length)
 

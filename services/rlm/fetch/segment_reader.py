@@ -1,13 +1,18 @@
 """Open one segment at an offset, from the local log or from the tier."""
 
 import os
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.api.errors import RemoteResourceNotFoundError, RemoteStorageError
+from services.api.errors import (
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    ThrottledError,
+)
 from services.api.ids import TopicIdPartition
 from services.api.lineage import EpochRanges, Lineage
 from services.api.remote_log_manager import RecordSource
@@ -15,7 +20,7 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT64_MAX
-from services.common.fair_queue import FairQueue, Slot
+from services.common.fair_queue import FairQueue, Slot, TokenBucket
 from services.records.batches import (
     Batch,
     BatchError,
@@ -34,11 +39,12 @@ from services.records.index_files import (
 )
 from services.rlm.fetch.chunk_cache import ChunkCache
 from services.rlm.fetch.index_cache import RemoteIndexCache
-from services.rlm.fetch.read_ahead import NextSegment, SegmentStreams, SequentialReads
+from services.rlm.fetch.read_ahead import NextSegment, SegmentStream, SequentialReads
 from services.rlm.fetch.segment_lookups import SegmentLookUps
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LocalSegment, reading_segment
 from services.rlm.metrics import (
+    FETCH_THROTTLE_SECONDS,
     REMOTE_FETCH_BYTES,
     REMOTE_FETCH_ERRORS,
     REMOTE_FETCH_REQUESTS,
@@ -151,16 +157,39 @@ def local_batches(
 
 
 @dataclass(frozen=True, slots=True)
+class FetchQuotaLimit:
+    """The limit of bytes per second of all remote reads together (KIP-956).
+
+    Attributes:
+        max_bytes_per_second: INT64_MAX: no limit.
+        windows, window_s: the unused rate of so many windows may be used at once.
+    """
+
+    max_bytes_per_second: int = INT64_MAX
+    windows: int = 11
+    window_s: int = 1
+
+    def bucket(self, clock: Callable[[], float] = time.monotonic) -> TokenBucket:
+        rate = self.max_bytes_per_second
+        burst = rate * self.windows * self.window_s
+        return TokenBucket(rate, burst, name="remote reads", now=clock)
+
+
+@dataclass(frozen=True, slots=True)
 class RemoteReadLimits:
     """The limits of remote reads.
 
     Attributes:
         threads: remote reads at once.
-        wait_s: how long a read waits for a free slot, seconds (Kafka: remote.fetch.max.wait.ms).
+        wait_s: how long a read waits for a free slot, and for the store's next bytes, seconds
+            (Kafka: remote.fetch.max.wait.ms).
+        max_waiting: reads that wait for a slot (Kafka: remote.log.reader.max.pending.tasks).
     """
 
     threads: int = 10
     wait_s: float = 0.5
+    max_waiting: int = 100
+    quota: FetchQuotaLimit = field(default_factory=FetchQuotaLimit)
 
 
 class RemoteSegmentReader:
@@ -172,15 +201,16 @@ class RemoteSegmentReader:
         cache: RemoteIndexCache,
         chunks: ChunkCache,
         limits: RemoteReadLimits,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rlmm = rlmm
         self.lookups = SegmentLookUps(rlmm)
         self._cache = cache
         self._chunks = chunks
-        self._streams = SegmentStreams(chunks)
         self._reads = SequentialReads()
         name = f"concurrent remote reads (limit {limits.threads})"
-        self.queue = FairQueue(name, limits.threads)
+        self.queue = FairQueue(name, limits.threads, max_waiters=limits.max_waiting)
+        self._quota = limits.quota.bucket(clock)
         self._wait_s = limits.wait_s
 
     def batches(
@@ -225,8 +255,10 @@ class RemoteSegmentReader:
 
         def open_range(start: int, _: int) -> Iterator[memoryview]:
             wanted_end = start + wanted_bytes - read_bytes + _SKIPPED_AHEAD_BYTES
-            return self._streams.stream(
-                segment, start, wanted_end, read, self._wait_s, next_segment
+            return iter(
+                SegmentStream(
+                    self._chunks, segment, start, wanted_end, read, self._wait_s, next_segment
+                )
             )
 
         try:
@@ -246,6 +278,17 @@ class RemoteSegmentReader:
             if read_bytes:
                 read.run_bytes += read_bytes
                 self._reads.end(partition, next_offset, read)
+
+    def require_quota(self) -> None:
+        """Raise ReadThrottledError if the fetch quota is used up."""
+        owed_s = self._quota.owed_s()
+        if owed_s > 0:
+            FETCH_THROTTLE_SECONDS.observe(owed_s)
+            raise ReadThrottledError(owed_s)
+
+    def count_fetched(self, size_bytes: int) -> None:
+        """Count bytes that a fetch returns against the quota."""
+        self._quota.force_take(size_bytes)
 
     def first_offset_since(self, segment: RemoteLogSegmentMetadata, time_ms: int) -> int:
         """Return an offset of the segment before which every record is older than `time_ms`.
@@ -322,9 +365,25 @@ class RemoteSegmentReader:
         left for local reads.
 
         Raises:
+            ThrottledError: if too many reads wait already.
             RetriableRemoteStorageError: if no slot became free in time.
         """
         return self.queue.acquire(timeout_s=self._wait_s)
+
+
+class ReadThrottledError(ThrottledError):
+    """The error of a read for which the fetch quota has no bytes left.
+
+    Attributes:
+        wait_s: until it has.
+    """
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__(
+            f"reads of the tier exceed RLM_REMOTE_LOG_MANAGER_FETCH_MAX_BYTES_PER_SECOND; retry in "
+            f"{wait_s:.1f} s"
+        )
+        self.wait_s = wait_s
 
 
 class LostSegmentError(Exception):

@@ -105,6 +105,7 @@ def fetch_part_to_proto(part: FetchPart) -> pb.FetchResponse:
             for each in part.aborted_transactions
         ],
         diverging_epoch=epoch_end_to_proto(part.diverging_epoch),
+        throttle_time_ms=part.throttle_time_ms,
     )
     if part.source is not None:
         message.source = record_source.to_proto(part.source)
@@ -134,6 +135,7 @@ def fetch_part_from_proto(message: pb.FetchResponse) -> FetchPart:
             for each in message.aborted_transactions
         ),
         diverging_epoch=EpochEnd(end.leader_epoch, end.end_offset) if diverges else None,
+        throttle_time_ms=message.throttle_time_ms,
     )
 
 

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from services.api.errors import RetriableRemoteStorageError, ThrottledError
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.fetch.chunk_cache import ABANDONED_AFTER_S, MIB, ChunkCache, ChunkLimits
-from services.rlm.fetch.read_ahead import ReadTimeoutError, SegmentStreams, SequentialRead
+from services.rlm.fetch.read_ahead import ReadTimeoutError, SegmentStream, SequentialRead
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.locations import Location
 from services.rsm.manager import ObjectRemoteStorageManager
@@ -96,8 +96,7 @@ def read(
     following: RemoteLogSegmentMetadata | None = None,
 ) -> int:
     """Read as one fetch does; return the position after its last byte."""
-    streams = SegmentStreams(cache)
-    found = streams.stream(copied, start, start + size, reader, WAIT_S, lambda: following)
+    found = SegmentStream(cache, copied, start, start + size, reader, WAIT_S, lambda: following)
     position = start
     for piece in found:
         assert piece == LOG[position : position + len(piece)]
@@ -172,26 +171,33 @@ def test_a_read_that_is_left_goes_on_for_the_next_reader(
     may_read = Event()
     rsm.before_read = lambda: require(may_read.wait(WAIT_S))
     cache = cache_of(rsm)
-    streams = SegmentStreams(cache)
+    stream = SegmentStream(cache, copies[0], 0, MIB, SequentialRead(), 0.01, lambda: None)
     with pytest.raises(ReadTimeoutError, match=r"position 0 within 0\.01 s"):
-        next(streams.stream(copies[0], 0, MIB, SequentialRead(), 0.01, lambda: None))
+        next(iter(stream))
     may_read.set()
     assert read(cache, copies[0], 0, MIB, SequentialRead()) == MIB
     assert len(rsm.reads) == 1
 
 
-def test_a_failed_read_fails_its_readers_and_is_repeated_by_the_next(
+def test_failed_requests_are_retried_if_that_may_help(
     rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
 ) -> None:
+    errors = [
+        RemoteStorageError("gone"),
+        RetriableRemoteStorageError("away"),
+        ThrottledError("busy"),
+    ]
+
     def fail() -> None:
-        raise RetriableRemoteStorageError("away")
+        if len(rsm.reads) <= len(errors):
+            raise errors[len(rsm.reads) - 1]
 
     cache = cache_of(rsm)
     rsm.before_read = fail
-    with pytest.raises(RetriableRemoteStorageError, match="away"):
+    with pytest.raises(RemoteStorageError, match="gone"):
         read(cache, copies[0], 0, MIB, SequentialRead())
-    rsm.before_read = lambda: None
     assert read(cache, copies[0], 0, MIB, SequentialRead()) == MIB
+    assert len(rsm.reads) == 4
 
 
 def test_a_scan_does_not_evict_what_several_readers_use(

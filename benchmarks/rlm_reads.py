@@ -1,0 +1,212 @@
+"""Measure reads of the tier through RLM's Fetch.
+
+rlm_catch_up: a partition from its first offset to its last, against the bare client's GETs of the
+same objects. rlm_fetch_hit: bytes that RLM has in memory, against FetchLogSegment of as many.
+rlm_cold_first_record: the first records of a partition of which no service has anything in memory,
+against the bare client's GET and a look-up.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from struct import Struct
+
+from benchmarks.bare_client import BareClient
+from benchmarks.deployment import Deployment, deployed
+from benchmarks.measure import MIB, QUICK, ROUNDS, Result, mib_per_s, ratio
+from benchmarks.store import STORE
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import FetchError, FetchPartition, FetchRequest
+from services.api.remote_log_metadata_manager import all_segments
+from services.rlm.copy.ship import ShipOutcome, ship
+from services.rlm.kafka_log.log_dir import find_partitions
+from tests.harness.synthetic_log import make_log_dir
+
+PARTITION_BYTES = (128 if QUICK else 1024) * MIB
+SEGMENT_BYTES = 64 * MIB
+FETCH_BYTES = 16 * MIB
+COLD_CALLS = 10 if QUICK else 25
+COLD_SEGMENT_BYTES = 2 * MIB
+HIT_BYTES = 8 * MIB
+MS = 1000.0
+_HEAD = Struct(">qi11xi")
+_HEADER_BYTES = 12
+
+
+@contextmanager
+def _shipped(
+    partitions: int, segments: int, segment_bytes: int
+) -> Iterator[tuple[Deployment, list[TopicIdPartition]]]:
+    """Deploy RLM without a log directory beside a tier with these partitions."""
+    with tempfile.TemporaryDirectory(prefix="sediment-bench-") as name, deployed() as services:
+        log_dir = Path(name) / "log"
+        make_log_dir(log_dir, partitions, segments, segment_bytes)
+        names = sorted(find_partitions([log_dir]).partitions, key=lambda n: n.partition)
+        report = ship([log_dir], services.rsm, services.rlmm)
+        if report.outcome is not ShipOutcome.DONE:
+            raise RuntimeError(f"not everything was shipped: {report}")
+        yield services, names
+
+
+def run_catch_up() -> Result:
+    with _shipped(1, PARTITION_BYTES // SEGMENT_BYTES, SEGMENT_BYTES) as (services, (name,)):
+        bare = _bare(services)
+        keys = _log_keys(services)
+        size = sum(keys.values())
+
+        def catch_up(fetch_bytes: int) -> float:
+            def read() -> None:
+                got = _read_all(services, name, fetch_bytes)
+                if got != size:
+                    raise RuntimeError(f"{got} of {size} bytes came")
+
+            return mib_per_s(size, read)
+
+        def get_all() -> None:
+            for key, key_bytes in keys.items():
+                bare.fetch(key, 0, key_bytes)
+
+        catch_up(FETCH_BYTES)
+        get_all()
+        of_one_mib: list[float] = []
+        result = ratio(
+            "rlm_catch_up",
+            3 if QUICK else 5,
+            (f"Fetch, {FETCH_BYTES // MIB} MiB each, MiB/s", lambda: catch_up(FETCH_BYTES)),
+            ("bare client's GETs, MiB/s", lambda: mib_per_s(size, get_all)),
+            services.pids,
+            {
+                "partition_bytes": size,
+                "segments": len(keys),
+                "payload": "plaintext, no policy",
+                "RSM_VERIFY_READS": services.rsm_default("verify_reads"),
+                "store": STORE,
+            },
+            beside=lambda: of_one_mib.append(catch_up(MIB)),
+        )
+        result.conditions["Fetch, 1 MiB each, MiB/s"] = statistics.median(of_one_mib)
+        return result
+
+
+def run_fetch_hit() -> Result:
+    with _shipped(1, 1, 2 * HIT_BYTES) as (services, (name,)):
+        segment = next(iter(all_segments(services.rlmm, name)))
+
+        def fetch() -> None:
+            for _ in range(8):
+                _fetched(services, name, 0, HIT_BYTES)
+
+        def fetch_segment() -> None:
+            for _ in range(8):
+                for _chunk in services.rsm.fetch_log_segment(segment, 0, HIT_BYTES - 1):
+                    pass
+
+        fetch()
+        fetch_segment()
+        return ratio(
+            "rlm_fetch_hit",
+            ROUNDS,
+            ("Fetch, MiB/s", lambda: mib_per_s(8 * HIT_BYTES, fetch)),
+            ("FetchLogSegment, MiB/s", lambda: mib_per_s(8 * HIT_BYTES, fetch_segment)),
+            services.pids,
+            {"fetch_bytes": HIT_BYTES, "store": STORE},
+        )
+
+
+def run_cold_first_record() -> Result:
+    rounds = ROUNDS + 1
+    with _shipped(rounds * COLD_CALLS, 1, COLD_SEGMENT_BYTES) as (services, names):
+        bare, keys, unread = _bare(services), list(_log_keys(services)), iter(names)
+
+        def first_records() -> float:
+            return statistics.median(
+                _seconds(services, next(unread)) * MS for _ in range(COLD_CALLS)
+            )
+
+        def get_and_look_up() -> float:
+            gets, look_ups = [], []
+            for key, name in zip(keys[:COLD_CALLS], names, strict=False):
+                began = time.perf_counter()
+                bare.fetch(key, 0, MIB)
+                got = time.perf_counter()
+                services.rlmm.remote_log_segment_metadata(name, 0, 0)
+                gets.append(got - began)
+                look_ups.append(time.perf_counter() - got)
+            return (statistics.median(gets) + statistics.median(look_ups)) * MS
+
+        first_records()
+        get_and_look_up()
+        return ratio(
+            "rlm_cold_first_record",
+            ROUNDS,
+            ("Fetch of 1 MiB, first part, p50, ms", first_records),
+            ("bare client's GET of 1 MiB + look-up, p50 each, ms", get_and_look_up),
+            services.pids,
+            {
+                "partitions_a_round": COLD_CALLS,
+                "segment_bytes": COLD_SEGMENT_BYTES,
+                "RSM_VERIFY_READS": services.rsm_default("verify_reads"),
+                "store": STORE,
+            },
+        )
+
+
+def _bare(services: Deployment) -> BareClient:
+    return BareClient(services.s3_client(), services.bucket, services.part_size_bytes)
+
+
+def _log_keys(services: Deployment) -> dict[str, int]:
+    listed = services.s3_client().list_objects(services.bucket, recursive=True)
+    found = ((str(each.object_name), int(each.size or 0)) for each in listed)
+    return {key: size for key, size in found if key.endswith(".log")}
+
+
+def _seconds(services: Deployment, name: TopicIdPartition) -> float:
+    """Return the time to the first records of a fetch, which is then read to its end."""
+    request = FetchRequest((FetchPartition(name, 0, MIB),), MIB)
+    began = time.perf_counter()
+    parts = services.rlm.fetch(request)
+    first = next(parts)
+    elapsed_s = time.perf_counter() - began
+    if not first.record_batches:
+        raise RuntimeError(f"{name}: no records: {first.error} {first.error_message}")
+    for _ in parts:
+        pass
+    return elapsed_s
+
+
+def _read_all(services: Deployment, name: TopicIdPartition, fetch_bytes: int) -> int:
+    """Read from offset 0 to the end; return the bytes of the batches."""
+    offset = total = 0
+    while got := _fetched(services, name, offset, fetch_bytes):
+        size, offset = got
+        total += size
+    return total
+
+
+def _fetched(
+    services: Deployment, name: TopicIdPartition, offset: int, fetch_bytes: int
+) -> tuple[int, int] | None:
+    """Fetch once; return the bytes and the next offset, or None at the end."""
+    request = FetchRequest((FetchPartition(name, offset, fetch_bytes),), fetch_bytes)
+    size, start = 0, offset
+    while True:
+        for part in services.rlm.fetch(request):
+            if part.error is not FetchError.NONE:
+                raise RuntimeError(f"offset {offset}: {part.error} {part.error_message}")
+            size += len(part.record_batches)
+            offset = _offset_after(part.record_batches, offset)
+            end = part.high_watermark
+        if offset > start or offset >= end:
+            return (size, offset) if size else None
+
+
+def _offset_after(batches: bytes, offset: int) -> int:
+    at = 0
+    while at < len(batches):
+        base, length, last_delta = _HEAD.unpack_from(batches, at)
+        offset, at = base + last_delta + 1, at + _HEADER_BYTES + length
+    return offset

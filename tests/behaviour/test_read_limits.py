@@ -1,0 +1,76 @@
+"""Test the limits of reads of the tier: the fetch quota, and the queue for reader threads."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Semaphore
+from typing import Any
+
+from services.api.remote_log_manager import FetchError
+from services.client.records import decoded
+from services.rlm.fetch.segment_reader import FetchQuotaLimit, RemoteReadLimits
+from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
+from tests.harness.bombs import honest_batch
+from tests.harness.ship_stack import Stack, bytes_of, fetch, lose_rolled_segments, read
+from tests.harness.troubled_managers import Hanging
+from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, three_segments
+
+
+def test_reads_beyond_the_quota_are_empty_and_say_how_long_to_wait(
+    stack: Stack, log_dir: Path
+) -> None:
+    whole = bytes_of(three_segments(log_dir).path)
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    quota = FetchQuotaLimit(max_bytes_per_second=1, windows=1)
+    rlm = stack.rlm(log_dir, limits=RlmLimits(read=RemoteReadLimits(quota=quota)))
+    first = len(b"".join(part.record_batches for part in fetch(rlm, 0)))
+    assert 0 < first < len(whole)
+    (part,) = fetch(rlm, 0)
+    assert (part.error, part.record_batches) == (FetchError.NONE, b"")
+    # What the idle quota had saved up is gone before that.
+    assert (first - 10) * 1000 <= part.throttle_time_ms <= first * 1000
+    assert part.high_watermark == 25
+    (local,) = fetch(rlm, 20)
+    assert local.throttle_time_ms == 0
+    assert local.record_batches
+
+
+def test_reads_beyond_the_queue_are_refused_at_once(stack: Stack, log_dir: Path) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    hanging = Semaphore(0)
+    rlmm: Any = Hanging(stack.rlmm, "remote_log_segment_metadata", hanging)
+    limits = RlmLimits(read=RemoteReadLimits(threads=1, wait_s=60.0, max_waiting=0))
+    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, rlmm, limits)
+    with ThreadPoolExecutor(1) as pool:
+        stuck = pool.submit(read, rlm, 0)
+        try:
+            assert hanging.acquire(timeout=30.0)
+            (part,) = fetch(rlm, 10)
+        finally:
+            rlmm.let_go()
+        assert part.error is FetchError.TIERED_STORAGE_NOT_AVAILABLE
+        assert part.throttle_time_ms == 1000
+        assert "the queue is full" in part.error_message
+        assert isinstance(stuck.result(timeout=30.0), bytes)
+
+
+def test_a_throttled_reader_of_records_waits_and_gets_all(stack: Stack, log_dir: Path) -> None:
+    files = PartitionFiles(log_dir)
+    for offset in range(3):
+        files.segment(offset, [honest_batch(offset, [b"value"])])
+        files.snapshot(offset + 1)
+    files.segment(3, [honest_batch(3, [b"value"])])
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    quota = FetchQuotaLimit(max_bytes_per_second=1000, windows=1)
+    rlm = stack.rlm(log_dir, limits=RlmLimits(read=RemoteReadLimits(quota=quota)))
+    use_up_savings(rlm)
+    assert [record.offset for record in decoded(rlm, NAME, 0)] == [0, 1, 2, 3]
+
+
+def use_up_savings(rlm: BrokerRemoteLogManager) -> None:
+    """Use up what the idle quota had saved up."""
+    while not fetch(rlm, 0, max_bytes=1)[0].throttle_time_ms:
+        pass
