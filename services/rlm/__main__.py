@@ -139,9 +139,13 @@ def _consumer_listener(
                 settings.consumer_idle_timeout_ms / 1000,
             ),
         )
-    except (OSError, FileError) as e:
+    except FileError as e:
+        raise SystemExit(f"cannot start: {e}") from e
+    except OSError as e:
         address = settings.consumer_listen_address
-        raise SystemExit(f"RLM_CONSUMER_LISTEN_ADDRESS: cannot serve on {address}: {e}") from e
+        raise SystemExit(
+            f"cannot listen on {address} for consumers: {e}; change RLM_CONSUMER_LISTEN_ADDRESS"
+        ) from e
 
 
 def _always_ready() -> None:

@@ -236,7 +236,7 @@ def test_connections_are_bounded(rlm: BrokerRemoteLogManager) -> None:
             assert answered(first)
             with connected_socket(address) as second:
                 assert second.recv(1) == b""
-        eventually(lambda: connections() == 0, 10)
+        eventually(lambda: connections() == 0)
         with connected_socket(address) as third:
             third.sendall(pack(">ihhih", 10, API_VERSIONS, 0, 5, -1))
             assert answered(third)

@@ -1,6 +1,7 @@
 """The three services as processes: settings, what they need and when it is away, their end."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from pydantic import ValidationError
 from sqlalchemy import make_url
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.api.remote_log_manager import IsolationLevel
 from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentChunk
 from services.api.segments import RemoteLogSegmentState
 from services.common.client_security import PLAINTEXT
@@ -50,6 +52,7 @@ from tests.contract.remote_storage_manager_contract import (
     copied,
     fetched,
 )
+from tests.harness.broker_answers import broker_answers
 from tests.harness.eventually import eventually
 from tests.harness.every_rpc import RPCS
 from tests.harness.faults import BlackHole
@@ -57,6 +60,7 @@ from tests.harness.http_proxy import HttpProxy
 from tests.harness.own_ports import own_ports
 from tests.harness.own_servers import own_s3
 from tests.harness.proxy import TcpProxy
+from tests.harness.ship_stack import BUNDLED, bundled_name
 
 __all__ = ["own_s3"]
 FULL_NAMES = {
@@ -221,12 +225,32 @@ def test_a_database_url_that_is_none_is_named_without_its_password(value: str) -
     assert line.startswith("RLMM_DATABASE_URL: database_url: not a URL; write postgresql://")
 
 
-@pytest.mark.parametrize("port", ["LISTEN", "HEALTH", "METRICS"])
+@pytest.mark.parametrize("port", ["LISTEN", "HEALTH", "METRICS", "CONSUMER_LISTEN"])
 def test_an_address_in_use_is_named(port: str) -> None:
     with TcpProxy(NOBODY) as somebody:
         lines = last_words("rlm", {**ADDRESSES, f"RLM_{port}_ADDRESS": somebody.address})
     assert lines[-1].startswith(f"cannot listen on {somebody.address}")  # gRPC has its say before
     assert "Traceback" not in str(lines)
+
+
+def test_rlm_serves_consumers_by_its_settings_without_store_and_database(tmp_path: Path) -> None:
+    settings = {
+        **ADDRESSES,
+        "RLM_LOG_DIRS": str(BUNDLED),
+        "RLM_CONSUMER_LISTEN_ADDRESS": f"{LOOPBACK}:0",
+        "RLM_CONSUMER_ADVERTISED_ADDRESS": "rlm.example:9192",
+    }
+    with started("rlm", settings, tmp_path / "rlm") as rlm:
+        (address,) = eventually(
+            lambda: re.findall(r"serving consumers on (\S+), as rlm.example:9192", rlm.log()),
+            deadline_ms=60_000,
+        )
+        payments = bundled_name("payments")
+        with broker_answers(address) as consumer:
+            found = consumer.fetch(payments, 0, 1, IsolationLevel.READ_UNCOMMITTED)
+            assert (found.error, found.high_watermark) == (0, 504)
+        rlm.process.stop()
+    assert "Traceback" not in rlm.log()
 
 
 def not_kafkas(directory: Path) -> Path:
