@@ -1,19 +1,23 @@
 """What happens to three brokers that tier through the plugin, scene by scene."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import gt
 from uuid import UUID
 
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.local.stack import ServiceProcess
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.faults import Direction, Stall
 from tests.harness.proxy import TcpProxy
+from tests.harness.world import World
 from tests.kafka.records import SeenRecord
 from tests.kafka.traffic import Acknowledged
 from tests.plugin.constant_consumer import ConstantConsumer
-from tests.plugin.deployment import DEADLINE_MS
+from tests.plugin.deployment import DEADLINE_MS, served_calls
 from tests.plugin.replicated import NODES, ClusterDeployment, ReplicatedPartition
 from tests.plugin.seen import ISOLATION_LEVELS
 
@@ -21,6 +25,8 @@ SEGMENT_BYTES = 32_768
 STALLED_AFTER_BYTES = SEGMENT_BYTES // 2
 STORM_ROUNDS = 4
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+CALLED_IN_COPIES = ("CopyLogSegmentData", "AddRemoteLogSegmentMetadata")
+"""A method of RSM and one of RLMM."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +34,14 @@ class Scene:
     """Where the story happens.
 
     Attributes:
-        ways_to_rsm: each broker's own.
+        worlds: two with an RSM and an RLMM each, over the same data. Brokers have the addresses of
+            all four; the first is the deployment's.
+        ways_to_rsms: each broker's own, one to each RSM.
     """
 
     deployment: ClusterDeployment
-    ways_to_rsm: Sequence[TcpProxy]
+    worlds: Sequence[World]
+    ways_to_rsms: Sequence[Sequence[TcpProxy]]
     partitions: Sequence[ReplicatedPartition]
 
 
@@ -47,6 +56,7 @@ class Story:
         as_led_by: what clients read at the end by isolation level, with each broker as leader.
         without_the_lost, unclean_reads: the values that an unclean election spared, and what was
             read of its partition, with each broker as leader.
+        errors_in_the_roll: what brokers said while the services were rolled, one pair at a time.
         reconciled: the report of `sediment reconcile`.
     """
 
@@ -58,6 +68,7 @@ class Story:
     as_led_by: dict[tuple[str, str], list[list[SeenRecord]]] = field(default_factory=dict)
     without_the_lost: list[bytes] = field(default_factory=list)
     unclean_reads: list[list[bytes | None]] = field(default_factory=list)
+    errors_in_the_roll: list[str] = field(default_factory=list)
     reconciled: dict[str, object] = field(default_factory=dict)
 
 
@@ -70,17 +81,19 @@ def move_leader_while_it_copies(
     """
     leader = partition.leader
     other = next(node for node in NODES if node != leader)
-    way = scene.ways_to_rsm[leader - 1]
-    way.faults.add(Stall(STALLED_AFTER_BYTES, Direction.REQUEST), times=None)
-    way.cut_connections()
+    ways = scene.ways_to_rsms[leader - 1]
+    for way in ways:
+        way.faults.add(Stall(STALLED_AFTER_BYTES, Direction.REQUEST), times=None)
+        way.cut_connections()
     before = {row.remote_log_segment_id.id for row in partition.rows()}
     held = eventually(lambda: held_copy(partition, leader, before), DEADLINE_MS)
     assert held is not None
     partition.lead(other)
     copied = eventually(lambda: copied_again(partition, held, other), DEADLINE_MS)
     assert copied is not None
-    way.faults.clear()
-    way.cut_connections()
+    for way in ways:
+        way.faults.clear()
+        way.cut_connections()
     return copied
 
 
@@ -164,11 +177,37 @@ def lose_records_by_an_unclean_election(scene: Scene, story: Story) -> None:
     eventually_holds(partition.assert_nothing_is_left, DEADLINE_MS)
 
 
-def restart_services(scene: Scene) -> None:
-    for service in (scene.deployment.world.rsm, scene.deployment.world.rlmm):
-        service.stop()
-        service.start()
+def stop_all_services(scene: Scene) -> None:
+    """Stop every RSM, then every RLMM, and start them again: the brokers wait."""
+    for services in zip(*map(pair_of, scene.worlds), strict=True):
+        at_once(ServiceProcess.stop, services)
+        at_once(ServiceProcess.start, services)
         wait_until_copying_continues(scene)
+
+
+def roll_services(scene: Scene, story: Story) -> None:
+    """Stop one pair after the other, each until brokers call it again: no call fails."""
+    logs = [broker.directory / "broker.log" for broker in scene.deployment.brokers.brokers]
+    said_before = [len(log.read_text()) for log in logs]
+    for world, other in (scene.worlds, scene.worlds[::-1]):
+        pair = pair_of(world)
+        at_once(ServiceProcess.stop, pair)
+        wait_until_copying_continues(scene, other)
+        at_once(ServiceProcess.start, pair)
+        for service, method in zip(pair, CALLED_IN_COPIES, strict=True):
+            eventually(partial(served_calls, service, method), DEADLINE_MS)
+    for log, before in zip(logs, said_before, strict=True):
+        lines = log.read_text()[before:].splitlines()
+        story.errors_in_the_roll += [line for line in lines if " ERROR " in line]
+
+
+def pair_of(world: World) -> tuple[ServiceProcess, ServiceProcess]:
+    return world.rsm, world.rlmm
+
+
+def at_once(act: Callable[[ServiceProcess], None], services: Sequence[ServiceProcess]) -> None:
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(act, services))
 
 
 def settle(scene: Scene, story: Story) -> None:
@@ -194,11 +233,13 @@ def wait_until_in_sync(scene: Scene) -> None:
         partition.wait_until_in_sync()
 
 
-def wait_until_copying_continues(scene: Scene) -> None:
-    """Wait until each partition has another finished segment."""
+def wait_until_copying_continues(scene: Scene, world: World | None = None) -> None:
+    """Wait until each partition has another finished segment, as a world's RLMM tells."""
+    asked = replace(scene.deployment, world=world or scene.deployment.world)
+    partitions = [replace(partition, deployment=asked) for partition in scene.partitions]
 
     def counts() -> list[int]:
-        return [len(partition.finished()) for partition in scene.partitions]
+        return [len(partition.finished()) for partition in partitions]
 
     before = counts()
     eventually(lambda: all(map(gt, counts(), before)), DEADLINE_MS)

@@ -36,13 +36,13 @@ from tests.plugin.scenes import (
     lose_records_by_an_unclean_election,
     move_leader_while_it_copies,
     reassign_to_fewer_and_back,
-    restart_services,
+    roll_services,
     settle,
+    stop_all_services,
     wipe_a_leader,
 )
 from tests.plugin.seen import ISOLATION_LEVELS
 
-# All of the story happens before the first test of it.
 # All of the story happens before its first test: ten minutes of two processors.
 pytestmark = [pytest.mark.plugin, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -65,18 +65,27 @@ def scene(
     url = postgres.create_database(store, template=migrated_database)
     directory = tmp_path_factory.mktemp("brokers")
     with ExitStack() as cleanup:
-        world = cleanup.enter_context(running_world(directory, url, s3, store, directory))
-        ways = [cleanup.enter_context(TcpProxy(world.rsm.address)) for _ in NODES]
+        worlds = [
+            cleanup.enter_context(running_world(directory / name, url, s3, store, directory))
+            for name in ("first", "second")
+        ]
+        ways = [
+            [cleanup.enter_context(TcpProxy(world.rsm.address)) for world in worlds] for _ in NODES
+        ]
+        rlmms = ",".join(world.rlmm.address for world in worlds)
         settings = [
-            {**CLUSTER_SETTINGS, **plugin_settings(jar, way.address, world.rlmm.address)}
-            for way in ways
+            {
+                **CLUSTER_SETTINGS,
+                **plugin_settings(jar, ",".join(way.address for way in own), rlmms),
+            }
+            for own in ways
         ]
         brokers = cleanup.enter_context(KafkaCluster(directory, settings))
-        deployment = ClusterDeployment(brokers, world)
+        deployment = ClusterDeployment(brokers, worlds[0])
         partitions = deployment.create(
             "story", [NODES, NODES[::-1]], SEGMENT_BYTES, local_retention_bytes="1"
         )
-        yield Scene(deployment, ways, partitions)
+        yield Scene(deployment, worlds, ways, partitions)
     postgres.drop_database(store)
     s3.remove_bucket(store)
 
@@ -110,7 +119,8 @@ def story(scene: Scene) -> Story:
             elect_preferred_leaders_in_a_storm(scene)
             reassign_to_fewer_and_back(scene)
             lose_records_by_an_unclean_election(scene, story)
-            restart_services(scene)
+            stop_all_services(scene)
+            roll_services(scene, story)
         story.acknowledged = [each.acknowledged for each in traffic]
         settle(scene, story)
     return story
@@ -178,6 +188,10 @@ def test_wiped_broker_fetches_only_offsets_above_the_tier(story: Story) -> None:
 
 def test_unclean_election_loses_records_that_the_new_leader_lacks(story: Story) -> None:
     assert story.unclean_reads == [story.without_the_lost] * 2
+
+
+def test_no_call_of_a_broker_fails_while_services_are_rolled(story: Story) -> None:
+    assert story.errors_in_the_roll == []
 
 
 def test_every_object_has_a_row_and_every_finished_row_its_objects(story: Story) -> None:
