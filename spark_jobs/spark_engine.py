@@ -18,8 +18,9 @@ from spark_jobs.waves import Wave
 
 # The cause in Spark's text about a failed job, best first: our own error, which ended a task; a
 # directory that cannot be used; Spark's summary of the task; the last line of any other traceback.
+_OURS = re.compile(r"^services\.api\.errors\.(?P<name>\w+): (?P<cause>.+)$", re.M)
 _CAUSES = (
-    re.compile(r"^services\.api\.errors\.\w+: (?P<cause>.+)$", re.M),
+    _OURS,
     re.compile(r"(?P<cause>Mkdirs failed to create .+?)(?: \(exists.*)?$", re.M),
     re.compile(r"^Caused by: (?P<cause>[\w.$]*(?:Access|FileSystem|NoSuchBucket)\w*: .+)$", re.M),
     re.compile(r"(?P<cause>No FileSystem for scheme .+)$", re.M),
@@ -149,6 +150,18 @@ def spark_errors(directory: str | None = None, hint: str = _HINT) -> Iterator[No
                 "directory that all of them may write to"
             ) from e
         raise SweepError(f"{cause}; {hint}") from e
+
+
+def raised_in_task(error: Exception, kinds: Sequence[type[Exception]]) -> str | None:
+    """Return the message of the error in a task that failed a Spark job, if it is of these kinds.
+
+    Args:
+        kinds: of services.api.errors.
+    """
+    found = _OURS.search(str(error))
+    if found is None or found["name"] not in {kind.__name__ for kind in kinds}:
+        return None
+    return found["cause"].strip()
 
 
 def _cause(error: Exception) -> str:

@@ -189,3 +189,30 @@
 {{- end -}}
 {{- toJson $wrong -}}
 {{- end -}}
+
+{{- /* An amount of memory in bytes: Kubernetes' 3Gi, or Java's 1g with (dict "java" true). */ -}}
+{{- define "sediment.bytes" -}}
+{{- $number := regexFind "^[0-9.]+" .amount | default "0" -}}
+{{- $suffix := trimPrefix $number .amount -}}
+{{- $sizes := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- $sizes = .java | default false | ternary (dict "m" 1048576 "g" 1073741824) $sizes -}}
+{{- mulf $number (get $sizes $suffix | default 0) | int64 -}}
+{{- end -}}
+
+{{- /* Pods that run Spark need their driver's heap, and room for the rest of Java and for Python. */ -}}
+{{- define "sediment.wrongMemory" -}}
+{{- $wrong := list -}}
+{{- $onSpark := dict
+      "sweeps" (and (include "sediment.sweeps" . | fromJson) (ne .Values.sweeps.engine "local"))
+      "checks" (and (or .Values.checks.reconcile.enabled .Values.checks.scrub.enabled) (eq .Values.checks.engine "spark")) -}}
+{{- range $component, $isOnSpark := $onSpark -}}
+{{- $own := index $.Values $component -}}
+{{- $limit := dig "limits" "memory" "" (mergeOverwrite (deepCopy ($.Values.defaults.resources | default dict)) (deepCopy ($own.resources | default dict))) | default "" -}}
+{{- $bytes := include "sediment.bytes" (dict "amount" $limit) | int64 -}}
+{{- $least := add (include "sediment.bytes" (dict "amount" $own.driverMemory "java" true) | int64) 805306368 -}}
+{{- if and $isOnSpark $limit (gt $bytes 0) (lt $bytes $least) -}}
+{{- $wrong = append $wrong (printf "%s.resources.limits.memory is %s and %s.driverMemory is %s: Spark needs 768Mi beside its driver's heap, for Python; raise the limit, for example to 3Gi for 1g." $component $limit $component $own.driverMemory) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $wrong -}}
+{{- end -}}

@@ -7,7 +7,8 @@
       (include "sediment.wrongEnv" . | fromJsonArray)
       (include "sediment.wrongTls" . | fromJsonArray)
       (include "sediment.wrongVolumes" . | fromJsonArray)
-      (include "sediment.wrongSweeps" . | fromJsonArray) -}}
+      (include "sediment.wrongSweeps" . | fromJsonArray)
+      (include "sediment.wrongMemory" . | fromJsonArray) -}}
 {{- if $wrong -}}
 {{- fail (printf "\n- %s" (join "\n- " $wrong)) -}}
 {{- end -}}

@@ -2,16 +2,23 @@
 
 import json
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from services.api.errors import (
+    CorruptSegmentError,
+    InvalidRangeError,
+    RemoteResourceNotFoundError,
+)
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.common.failpoints import failpoint
+from spark_jobs.export.leases import Leases
 from spark_jobs.export.options import JOB, ExportOptions, parse_args
 from spark_jobs.export.progress import application_id, begin_of, ranges
 from spark_jobs.export.table import ExportTable
@@ -20,7 +27,7 @@ from spark_jobs.records.options import RecordsOptions, records_options
 from spark_jobs.records.source import NAME, SedimentRecords
 from spark_jobs.records.tier import TierReader, connected, read_reach, wanted_partitions
 from spark_jobs.scratch import scratch_directory
-from spark_jobs.spark_engine import spark_errors
+from spark_jobs.spark_engine import raised_in_task, spark_errors
 from spark_jobs.spark_session import java_and_spark
 from spark_jobs.sweep_error import EXIT_PARTIAL, SweepError, service_errors
 
@@ -58,8 +65,7 @@ def export(options: ExportOptions, say: Say) -> Report:
         services.require_reachable()
         with connected(services) as tier:
             partitions = wanted_partitions(tier, records)
-            for tp in partitions:
-                keep(tier, options, tp, 0)  # an earlier run may have kept offsets from later on
+            _leases(tier, options, partitions).begin()
         failpoint("export.kept")
         say("starting Spark")
         log = scratch / "spark.log"
@@ -72,14 +78,19 @@ def export(options: ExportOptions, say: Say) -> Report:
             spark.dataSource.register(SedimentRecords)
             table = ExportTable(spark, java, options.table)
             table.create()
-            run = _Run(spark, table, tier, options, records, say, partitions)
+            leases = _leases(tier, options, partitions)
+            run = _Run(spark, table, tier, leases, options, records, say)
             return _report(options, [run.partition(tp) for tp in partitions])
 
 
-def keep(tier: TierReader, options: ExportOptions, tp: TopicIdPartition, position: int) -> None:
-    """Keep offsets from the position on from retention, for as long as the options say."""
-    if options.lease_ms > 0:
-        tier.call(tier.rlmm.set_export_position, tp, options.name, position, options.lease_ms)
+def _leases(
+    tier: TierReader, options: ExportOptions, partitions: Sequence[TopicIdPartition]
+) -> Leases:
+    return Leases(tier, options.name, options.lease_ms, partitions)
+
+
+# What is damaged, or gone: retention or a removal has deleted it, perhaps during the run.
+_OF_ONE_PARTITION = (CorruptSegmentError, InvalidRangeError, RemoteResourceNotFoundError)
 
 
 class _Run:
@@ -90,26 +101,22 @@ class _Run:
         spark: SparkSession,
         table: ExportTable,
         tier: TierReader,
+        leases: Leases,
         options: ExportOptions,
         records: RecordsOptions,
         say: Say,
-        partitions: Sequence[TopicIdPartition],
     ) -> None:
         self._spark = spark
         self._table = table
         self._tier = tier
+        self._leases = leases
         self._options = options
         self._records = records
         self._say = say
-        self._waiting = list(partitions)
-        self._renewed_s = time.monotonic()
 
     def partition(self, tp: TopicIdPartition) -> Report:
-        """Export a partition; a loss of offsets ends only this partition."""
-        self._waiting.remove(tp)
-        name = application_id(tp)
-        position = self._table.position(name)
-        keep(self._tier, self._options, tp, position or 0)
+        """Export a partition; damage or a loss of offsets ends only this partition."""
+        position = self._table.position(application_id(tp))
         row: Report = {
             "topic": tp.topic,
             "topic_id": uuid_to_text(tp.topic_id),
@@ -119,35 +126,36 @@ class _Run:
             "commits": 0,
             "error": None,
         }
+        try:
+            self._export(tp, position, row)
+        except _OF_ONE_PARTITION as e:
+            row["error"] = str(e)
+        except (PySparkException, Py4JError) as e:
+            row["error"] = raised_in_task(e, _OF_ONE_PARTITION)
+            if row["error"] is None:
+                raise
+        if row["error"] is not None:
+            self._say(f"{tp.topic}-{tp.partition}: {row['error']}")
+        return row
+
+    def _export(self, tp: TopicIdPartition, position: int | None, row: Report) -> None:
+        """Commit range after range from the position on, and note each in the report's row."""
+        self._leases.turn(tp, position or 0)
         is_exact = position is not None
         found = read_reach(self._tier, tp, position, self._records.is_committed, is_exact=is_exact)
-        try:
-            begin = begin_of(tp, position, found.reach.first, skip_lost=self._options.skip_lost)
-        except SweepError as e:
-            self._say(str(e))
-            return {**row, "error": str(e)}
+        begin = begin_of(position, found.reach.first, skip_lost=self._options.skip_lost)
         row["from_offset"] = begin
         for first, end in ranges(begin, found.end, self._options.max_offsets):
             scope = (
                 f"topic_id = '{row['topic_id']}' AND partition = {tp.partition} "
                 f"AND offset >= {first} AND offset < {end}"
             )
-            self._table.commit(self._rows(tp, first, end), name, scope, end)
+            self._table.commit(self._rows(tp, first, end), application_id(tp), scope, end)
             failpoint("export.committed")
-            keep(self._tier, self._options, tp, end)
-            self._renew()
+            self._leases.committed(tp, end)
             row["next_offset"] = end
             row["commits"] += 1
             self._say(f"{tp.topic}-{tp.partition}: offsets {first} to {end - 1} are in the table")
-        return row
-
-    def _renew(self) -> None:
-        """Renew the leases of the partitions whose turn is to come, once a quarter has passed."""
-        if time.monotonic() - self._renewed_s < self._options.lease_ms / 4000:
-            return
-        for tp in self._waiting:
-            keep(self._tier, self._options, tp, 0)  # a lower position only renews
-        self._renewed_s = time.monotonic()
 
     def _rows(self, tp: TopicIdPartition, first: int, end: int) -> DataFrame:
         topic_id = uuid_to_text(tp.topic_id)

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from services.api.errors import InvalidRangeError
 from services.api.ids import TopicIdPartition, uuid_to_text
-from spark_jobs.sweep_error import EXIT_PARTIAL, SweepError
 
 
 def application_id(tp: TopicIdPartition) -> str:
@@ -11,7 +11,7 @@ def application_id(tp: TopicIdPartition) -> str:
     return f"sediment-export:{uuid_to_text(tp.topic_id)}:{tp.partition}"
 
 
-def begin_of(tp: TopicIdPartition, position: int | None, first: int, *, skip_lost: bool) -> int:
+def begin_of(position: int | None, first: int, *, skip_lost: bool) -> int:
     """Return the first offset to export.
 
     Args:
@@ -19,14 +19,13 @@ def begin_of(tp: TopicIdPartition, position: int | None, first: int, *, skip_los
         first: the first offset in the tier, or the position if that is later.
 
     Raises:
-        SweepError: offsets from the position on are gone, and `skip_lost` is false.
+        InvalidRangeError: offsets from the position on are gone, and `skip_lost` is false.
     """
     if position is None or position >= first or skip_lost:
         return first
-    raise SweepError(
-        f"{tp.topic}-{tp.partition}: offsets {position} to {first - 1} were deleted from the tier "
-        "before they were exported; --skip-lost goes on without them",
-        EXIT_PARTIAL,
+    raise InvalidRangeError(
+        f"offsets {position} to {first - 1} were deleted from the tier before they were exported; "
+        "--skip-lost goes on without them"
     )
 
 

@@ -1,6 +1,6 @@
 """Read tiered records as a micro-batch stream, bounded by what has finished without a gap."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from services.api.errors import InvalidRangeError
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
 from spark_jobs.connections import Services
 from spark_jobs.records.options import RecordsOptions
@@ -111,7 +112,10 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         A partition that is new begins at the tier's first offset; without any it is left out.
         """
         ranges = {}
-        for tp in wanted_partitions(tier, self._options):
+        wanted = wanted_partitions(tier, self._options)
+        if self._options.fail_on_data_loss:
+            _require_same_topics(begin, wanted)
+        for tp in wanted:
             found = self._reach(tier, tp, begin.get(tp))
             first = begin.get(tp, found.reach.first)
             if tp in begin or found.reach.extents:
@@ -124,6 +128,20 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begin is None:
             return read_reach(tier, tp, options.from_offset, options.is_committed)
         return read_reach(tier, tp, begin, options.is_committed, is_exact=True)
+
+
+def _require_same_topics(
+    begin: Iterable[TopicIdPartition], wanted: Collection[TopicIdPartition]
+) -> None:
+    """Raise InvalidRangeError if a name that the stream has read means another topic id now."""
+    for tp in begin:
+        ids = {each.topic_id for each in wanted if each.topic == tp.topic}
+        if ids and tp.topic_id not in ids:
+            raise InvalidRangeError(
+                f"the stream has read the topic {tp.topic} with the id {uuid_to_text(tp.topic_id)},"
+                " which is being deleted; the option failOnDataLoss=false goes on with the topic "
+                "that has its name now"
+            )
 
 
 def limited(ranges: Mapping[TopicIdPartition, tuple[int, int]], most: int | None) -> Offsets:

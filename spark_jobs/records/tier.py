@@ -1,10 +1,11 @@
 """Read on the driver what the tier has of a partition: lineage, reach, aborted transactions."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+from uuid import UUID
 
 from services.api.errors import (
     CorruptSegmentError,
@@ -96,11 +97,14 @@ class PartitionReach:
 def wanted_partitions(tier: TierReader, options: RecordsOptions) -> list[TopicIdPartition]:
     """Find the partitions that the options name.
 
+    A name of a topic that was deleted and created again means the one that is not being deleted.
+
     Raises:
         InvalidRequestError: RLMM does not know a topic or partition, or a name has several ids;
             names the option.
     """
     found: dict[TopicIdPartition, None] = {}
+    deleted: set[TopicIdPartition] = set()
     for topic in options.topics or ("",):
         token = ""
         while True:
@@ -109,10 +113,16 @@ def wanted_partitions(tier: TierReader, options: RecordsOptions) -> list[TopicId
                 tp = summary.topic_id_partition
                 if not options.topic_ids or tp.topic_id in options.topic_ids:
                     found[tp] = None
+                    if summary.delete_state is not None:
+                        deleted.add(tp)
             token = page.next_page_token
             if not token:
                 break
-        _check_topic(topic, [tp for tp in found if not topic or tp.topic == topic], options)
+        named = [tp for tp in found if not topic or tp.topic == topic]
+        ids = _ids_of(topic, named, deleted)
+        for tp in named:
+            if tp.topic_id not in ids:
+                del found[tp]
     kept = [tp for tp in found if not options.partitions or tp.partition in options.partitions]
     missing = sorted(set(options.partitions) - {tp.partition for tp in kept})
     if missing:
@@ -120,18 +130,23 @@ def wanted_partitions(tier: TierReader, options: RecordsOptions) -> list[TopicId
     return sorted(kept, key=lambda tp: (tp.topic, tp.topic_id, tp.partition))
 
 
-def _check_topic(
-    topic: str, partitions: Sequence[TopicIdPartition], options: RecordsOptions
-) -> None:
-    if not partitions:
+def _ids_of(
+    topic: str, named: Sequence[TopicIdPartition], deleted: Collection[TopicIdPartition]
+) -> set[UUID]:
+    """Return the ids that a name means; "": all of them."""
+    ids = {tp.topic_id for tp in named}
+    if not ids:
         option, name = ("topic", topic) if topic else ("topicId", "with this id")
         raise bad_option(option, f"RLMM knows no topic {name}; `sediment topics list` lists them")
-    ids = {tp.topic_id for tp in partitions}
-    if topic and len(ids) > 1:
+    if not topic or len(ids) == 1:
+        return ids
+    kept = {tp.topic_id for tp in named if tp not in deleted}
+    if len(kept) != 1:
         shown = ", ".join(sorted(map(uuid_to_text, ids)))
         raise bad_option(
             "topic", f"several topics have the name {topic}; give one as topicId: {shown}"
         )
+    return kept
 
 
 def read_reach(

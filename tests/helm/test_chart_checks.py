@@ -22,6 +22,7 @@ from tests.helm.test_chart_tokens import granted
 pytestmark = pytest.mark.helm
 
 FILES = values_files()
+MEMORY = {"resources": {"limits": {"memory": "3Gi"}}}
 BOTH = {"reconcile": {"enabled": True}, "scrub": {"enabled": True}}
 
 
@@ -68,6 +69,7 @@ def test_checks_on_spark_are_jobs_of_its_image_with_scratch_space() -> None:
         "engine": "spark",
         "master": "local[8]",
         "sparkConf": {"spark.sql.shuffle.partitions": 8},
+        **MEMORY,
     }
     image = {"repository": "registry.example.com/sediment-spark"}
     found = render(minimal({"checks": {**BOTH, **spark}, "sparkImage": image}))
@@ -115,7 +117,7 @@ def test_checks_on_spark_need_its_image(record_property: Record) -> None:
     values = minimal({"sweeps": {"engine": "local"}, "sparkImage": {"repository": ""}})
     assert render(changed(values, {"checks": BOTH})).objects
     with pytest.raises(ChartRefusedError) as refused:
-        render(changed(values, {"checks": {**BOTH, "engine": "spark"}}))
+        render(changed(values, {"checks": {**BOTH, **MEMORY, "engine": "spark"}}))
     sentence = "name the image built from docker/Dockerfile.spark, or set checks.engine to local"
     assert sentence in str(refused.value)
     record_property("refusal", sentence)
@@ -152,6 +154,11 @@ def test_checks_with_a_token_see_no_key() -> None:
         ("minimal", {"scrub": {"rate": 5}}, "'rate' not allowed"),
         ("minimal", {"reconcile": {"locations": [-1]}}, "at '/checks/reconcile/locations/0'"),
         ("minimal", {"engine": "auto"}, "at '/checks/engine'"),
+        (
+            "minimal",
+            {**BOTH, "engine": "spark"},
+            "checks.resources.limits.memory is 1Gi and checks.driverMemory is 1g: Spark needs",
+        ),
         ("tls", BOTH, "tls.existingSecrets.checks is empty: name the secret with tls.crt"),
         (
             "cert-manager",

@@ -4,16 +4,21 @@ own, by whose names it sweeps."""
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
 
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint
+from services.rsm.settings import RsmSettings
 from spark_jobs.local_engine import LocalEngine
 from spark_jobs.spark_session import SparkSettings, spark_session
+from tests.harness.rlmm_process import serving_rlmm
+from tests.harness.served_rsm import serving
 from tests.harness.tier import Tier
 from tests.spark.jobs import Jobs, spark_engine
+from tests.spark.records_reads import ServedTier
 from tests.spark.tiers import new_tier
 
 
@@ -26,6 +31,19 @@ def tier(
 ) -> Iterator[Tier]:
     with new_tier(tmp_path_factory.mktemp("tier"), postgres, migrated_database, s3) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def in_process(
+    tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres, migrated_database: str
+) -> Iterator[ServedTier]:
+    """Both services over gRPC in this process, which start in no time."""
+    name = f"in_process_{uuid4().hex}"
+    database_url = postgres.create_database(name, template=migrated_database)
+    settings = RsmSettings(backend="filesystem", directory=tmp_path_factory.mktemp("objects"))
+    with serving(settings) as rsm, serving_rlmm(database_url) as rlmm:
+        yield ServedTier(rsm.client, rlmm.client, rsm.address, rlmm.address)
+    postgres.drop_database(name)
 
 
 @pytest.fixture(scope="session")

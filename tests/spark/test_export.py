@@ -1,4 +1,5 @@
-"""`main.py export` into a Delta table, killed between commits and while it writes.
+"""`main.py export` into a Delta table: killed between commits and while it writes,
+and of topics some of which cannot be exported.
 
 In the environment of `make install-export`, which has an older Spark: so are both data sources.
 """
@@ -7,21 +8,25 @@ import json
 import shutil
 import subprocess
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from services.api.ids import uuid_to_text
 from services.api.remote_log_metadata_manager import all_segments
 from services.api.segments import ExportPosition
 from services.local.stack import own_environment
 from services.rlm.copy.ship import ship
 from supply_chain.requirements import EXPORT_LOCK, locked
 from tests.harness.eventually import eventually
-from tests.harness.tier import Tier
+from tests.harness.tier import Tier, a_topic
+from tests.spark.made_logs import copied, plain
 from tests.spark.records_reads import ServedTier, offsets, records
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1_500)]
@@ -51,27 +56,30 @@ def shipped(tier: Tier, tmp_path_factory: pytest.TempPathFactory) -> ServedTier:
 class Export:
     """Exports of one table."""
 
-    def __init__(self, tier: ServedTier, table: Path) -> None:
+    def __init__(
+        self, tier: ServedTier, table: Path, topics: Sequence[str] = TOPICS, max_offsets: int = 300
+    ) -> None:
         self.table = table
         self._rlmm = tier.rlmm
         addresses = ["--rsm", tier.rsm_address, "--rlmm", tier.rlmm_address]
-        topics = [text for topic in TOPICS for text in ("--topic", topic)]
-        self._argv = [str(PYTHON), "-m", "spark_jobs.main", "export", *addresses, *topics]
-        self._argv += ["--table", str(table), "--max-offsets", "300", "--master", "local[2]"]
+        named = [text for topic in topics for text in ("--topic", topic)]
+        self._argv = [str(PYTHON), "-m", "spark_jobs.main", "export", *addresses, *named]
+        self._argv += ["--table", str(table), "--max-offsets", str(max_offsets)]
+        self._argv += ["--master", "local[2]"]
         self._argv += [text for pair in SMALL for text in pair]
 
-    def start(self, failpoint: str = "") -> "subprocess.Popen[str]":
+    def start(self, failpoint: str = "", *options: str) -> "subprocess.Popen[str]":
         armed = {"SEDIMENT_FAILPOINT": failpoint} if failpoint else {}
         pipe = subprocess.PIPE
         environment = own_environment(armed)
         return subprocess.Popen(
-            self._argv, env=environment, cwd=ROOT, text=True, stdout=pipe, stderr=pipe
+            [*self._argv, *options], env=environment, cwd=ROOT, text=True, stdout=pipe, stderr=pipe
         )
 
-    def run(self, failpoint: str = "") -> tuple[int, dict[str, Any]]:
-        with self.start(failpoint) as process:
+    def run(self, failpoint: str = "", *options: str) -> tuple[int, dict[str, Any]]:
+        with self.start(failpoint, *options) as process:
             output, errors = process.communicate(timeout=TIMEOUT_S)
-        assert process.returncode in (0, -9), errors
+        assert process.returncode in (0, 1, -9), errors
         return process.returncode, json.loads(output) if output else {}
 
     def kept(self) -> list[ExportPosition]:
@@ -122,6 +130,14 @@ def kill_while_writing(export: Export) -> None:
         process.communicate(timeout=TIMEOUT_S)
 
 
+def wanted_rows(tier: ServedTier) -> list[dict[str, Any]]:
+    return [
+        row
+        for topic in sorted(TOPICS)
+        for row in records(tier, topic=topic, isolation="read_committed")
+    ]
+
+
 def test_kills_add_nothing_twice_and_miss_nothing(shipped: ServedTier, tmp_path: Path) -> None:
     export = Export(shipped, tmp_path / "table")
     assert export.run("export.kept")[0] == -9
@@ -132,11 +148,7 @@ def test_kills_add_nothing_twice_and_miss_nothing(shipped: ServedTier, tmp_path:
     kill_while_writing(export)
     code, report = export.run()
     assert (code, report["outcome"]) == (0, "DONE")
-    wanted = [
-        row
-        for topic in sorted(TOPICS)
-        for row in records(shipped, topic=topic, isolation="read_committed")
-    ]
+    wanted = wanted_rows(shipped)
     assert written < len(wanted)
     rows = export.rows()
     names = {row.pop("topic_id") for row in rows}
@@ -156,6 +168,45 @@ def test_kills_add_nothing_twice_and_miss_nothing(shipped: ServedTier, tmp_path:
     assert code == 0
     assert {row["commits"] for row in report["partitions"]} == {0}
     assert len(export.commits()) == commits
+
+
+def test_a_partition_that_cannot_be_exported_does_not_keep_the_others(
+    tier: Tier, shipped: ServedTier, tmp_path: Path
+) -> None:
+    names = [f"{name}-{uuid4().hex}" for name in ("again", "index", "log", "lost")]
+    again, index, log, lost = names
+    [old], [new] = a_topic(again), a_topic(again)
+    for tp in (old, new):
+        copied(shipped, tp, 0, [plain(0, [b"a"])])
+    tier.mark_deleted(old)
+    [damaged], [unreadable], [losing] = (a_topic(name) for name in (index, log, lost))
+    copied(shipped, damaged, 0, [plain(0, [b"a"])], checkpoint=b"no leader epochs")
+    copied(shipped, unreadable, 0, [plain(0, [b"a"])[:-1] + b"!"])
+    copied(shipped, losing, 0, [plain(0, [b"a", b"b"])])
+    export = Export(shipped, tmp_path / "table", names)
+
+    def run(*options: str) -> tuple[int, dict[str, Any]]:
+        code, report = export.run("", "--lease-ms", "0", *options)
+        return code, {row["topic"]: row for row in report["partitions"]}
+
+    code, rows = run()
+    assert code == 1
+    assert rows[again]["topic_id"] == uuid_to_text(new.topic_id)
+    assert [rows[name]["next_offset"] for name in (again, index, log, lost)] == [1, None, None, 2]
+    assert "LEADER_EPOCH index" in rows[index]["error"]
+    assert "sediment scrub" in rows[log]["error"]
+    assert rows[again]["error"] is rows[lost]["error"] is None
+
+    copied(shipped, losing, 2, [plain(2, [b"c", b"d"])])
+    copied(shipped, losing, 4, [plain(4, [b"e"])])
+    tier.rlmm.raise_log_start_offset(losing, 4)
+    code, rows = run()
+    assert (code, rows[lost]["next_offset"]) == (1, 2)
+    assert "offsets 2 to 3 were deleted" in rows[lost]["error"]
+    code, rows = run("--skip-lost")
+    assert rows[lost]["error"] is None
+    values = {row["offset"]: row["value"] for row in export.rows() if row["topic"] == lost}
+    assert values == {0: b"a", 1: b"b", 4: b"e"}
 
 
 def test_both_data_sources_read_the_same_as_with_the_newer_spark(shipped: ServedTier) -> None:

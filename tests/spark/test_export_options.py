@@ -1,4 +1,4 @@
-"""The options of an export, and their page."""
+"""The options of an export, their page, and the leases that they give."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from services.api.errors import InvalidRequestError
+from services.api.ids import TopicIdPartition
+from spark_jobs.export.leases import Leases
 from spark_jobs.export.options import LEASE_MS, parse_args
+from spark_jobs.records.tier import TierReader
+from spark_jobs.source_options import SourceOptions
+from tests.harness.tier import a_topic
+from tests.spark.made_logs import copied, plain
+from tests.spark.records_reads import ServedTier
 
 pytestmark = pytest.mark.spark
 
@@ -37,3 +44,31 @@ def test_the_page_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None
     elsewhere |= {"--tls-ca", "--tls-certificate", "--tls-key"}
     listed = set(re.findall(r"`(--[a-z][a-z-]+)`", PAGE.read_text()))
     assert known - elsewhere == listed
+
+
+def test_leases_of_partitions_whose_turn_is_to_come_are_renewed(in_process: ServedTier) -> None:
+    tier, minute = in_process, 60_000
+    given = {"rsm": tier.rsm_address, "rlmm": tier.rlmm_address}
+    services = SourceOptions(given, given).services("rlmm", "rsm")
+    first, second, removed = (a_topic()[0] for _ in range(3))
+    for tp in (first, second):
+        copied(tier, tp, 0, [plain(0, [b"a", b"b"])])
+    now_s = 1_000.0
+
+    def until_ms(tp: TopicIdPartition) -> int:
+        [position] = tier.rlmm.partition_state(tp).value.export_positions
+        return position.lease_until_ms
+
+    reader = TierReader(tier.rlmm, tier.rsm, services)
+    leases = Leases(reader, "e", minute, [first, second, removed], lambda: now_s)
+    leases.begin()
+    begun = until_ms(second)
+    leases.turn(first, 0)
+    now_s += 14.9
+    leases.committed(first, 1)
+    assert until_ms(second) == begun
+    now_s += 0.1
+    leases.committed(first, 2)
+    assert until_ms(second) > begun
+    [position] = tier.rlmm.partition_state(first).value.export_positions
+    assert position.next_offset == 2

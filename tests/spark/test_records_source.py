@@ -5,11 +5,9 @@ import gzip
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -23,22 +21,15 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
 )
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.lineage import checkpoint_text
 from services.api.partitions import OffsetGap
-from services.api.remote_storage_manager import IndexType
-from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs
 from services.common.inflate import Codec
-from services.local.postgres import EmbeddedPostgres
 from services.records.index_files import AbortedTxn
 from services.rlm.copy.ship import ShipSettings, ship
-from services.rsm.settings import RsmSettings
 from spark_jobs.records.schema import RECORDS_ARROW, RECORDS_SCHEMA
 from spark_jobs.records.source import SedimentRecords
-from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.bombs import bomb
-from tests.harness.rlmm_process import serving_rlmm
-from tests.harness.served_rsm import serving
-from tests.harness.tier import BROKER, a_topic, segment
+from tests.harness.tier import BROKER, a_topic
+from tests.spark.made_logs import copied, plain
 from tests.spark.records_reads import ServedTier, offsets, reaches, records, rows_of, source, tasks
 from tests.unit.rlm.kafka_bytes import (
     ABORT,
@@ -46,7 +37,6 @@ from tests.unit.rlm.kafka_bytes import (
     TRANSACTIONAL,
     batch,
     marker,
-    producer_snapshot,
 )
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
@@ -56,17 +46,8 @@ TOPICS = ["orders.eu-west", "payments", "clicks", "profiles", "telemetry", "mixe
 
 
 @pytest.fixture(scope="module")
-def tier(
-    postgres: EmbeddedPostgres, migrated_database: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ServedTier]:
-    """Both services over gRPC in this process, which start in no time."""
-    objects = tmp_path_factory.mktemp("objects")
-    name = f"records_{uuid4().hex}"
-    database_url = postgres.create_database(name, template=migrated_database)
-    settings = RsmSettings(backend="filesystem", directory=objects)
-    with serving(settings) as rsm, serving_rlmm(database_url) as rlmm:
-        yield ServedTier(rsm.client, rlmm.client, rsm.address, rlmm.address)
-    postgres.drop_database(name)
+def tier(in_process: ServedTier) -> ServedTier:
+    return in_process
 
 
 @pytest.fixture(scope="module")
@@ -197,48 +178,6 @@ def test_what_the_tier_does_not_have_is_named(shipped: ServedTier) -> None:
         made.streamReader(made.schema())
 
 
-def copied(
-    tier: ServedTier,
-    tp: TopicIdPartition,
-    start: int,
-    batches: list[bytes],
-    *,
-    epochs: tuple[tuple[int, int], ...] = ((0, 0),),
-    open_transactions: dict[int, int] | None = None,
-    aborted: bytes = b"",
-) -> RemoteLogSegmentMetadata:
-    """Copy a segment that is made byte by byte, with its indexes."""
-    log = b"".join(batches)
-    last = batches[-1]
-    end = int.from_bytes(last[:8], "big") + int.from_bytes(last[23:27], "big")
-    own = [(epoch, max(at, start)) for epoch, at in epochs if at <= end]
-    made = replace(
-        segment(tp, 0, segment_size_in_bytes=len(log), txn_idx_empty=not aborted),
-        start_offset=start,
-        end_offset=end,
-        max_timestamp_ms=1_000,
-        segment_leader_epochs=segment_leader_epochs(own[-1:]),
-    )
-    indexes = {
-        IndexType.OFFSET: b"",
-        IndexType.TIMESTAMP: b"",
-        IndexType.PRODUCER_SNAPSHOT: producer_snapshot(open_transactions),
-        IndexType.LEADER_EPOCH: checkpoint_text(segment_leader_epochs(epochs)).encode(),
-    }
-    if aborted:
-        indexes[IndexType.TRANSACTION] = aborted
-    return tier.copy(made, Files(log, indexes))
-
-
-def plain(base_offset: int, values: list[bytes], **fields: Any) -> bytes:
-    """Build a batch of real records."""
-    payload = b""
-    for delta, value in enumerate(values):
-        body = bytes([0, 0, delta << 1, 1, len(value) << 1]) + value + b"\0"
-        payload += bytes([len(body) << 1]) + body
-    return batch(base_offset, len(values), payload=payload, **fields)
-
-
 def test_records_of_overlapping_segments_come_once(tier: ServedTier) -> None:
     [tp] = a_topic()
     log = [plain(at, [b"%d" % at, b"%d" % (at + 1)]) for at in range(0, 10, 2)]
@@ -254,6 +193,21 @@ def test_records_of_an_overruled_leader_are_left_out(tier: ServedTier) -> None:
     copied(tier, tp, 0, [plain(0, [b"a", b"b"]), plain(2, [b"lost", b"lost"])])
     copied(tier, tp, 2, [plain(2, [b"c", b"d", b"e"])], epochs=((0, 0), (1, 2)))
     assert [row["value"] for row in records(tier, topic=tp.topic)] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_a_name_means_the_topic_that_is_not_being_deleted(tier: ServedTier) -> None:
+    [old], [new] = a_topic("again"), a_topic("again")
+    copied(tier, old, 0, [plain(0, [b"old"])])
+    earlier = stream(tier, old).initialOffset()
+    copied(tier, new, 0, [plain(0, [b"new"])])
+    with pytest.raises(InvalidRequestError, match="option topic: several topics have the name"):
+        records(tier, topic="again")
+    tier.mark_deleted(old)
+    assert [row["value"] for row in records(tier, topic="again")] == [b"new"]
+    by_id = records(tier, topic="again", topicId=uuid_to_text(old.topic_id))
+    assert [row["value"] for row in by_id] == [b"old"]
+    with pytest.raises(InvalidRangeError, match="failOnDataLoss=false"):
+        stream(tier, new).latestOffset(earlier, ReadAllAvailable())
 
 
 def test_a_read_ends_before_a_hole_and_passes_a_recorded_gap(tier: ServedTier) -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
+from services.api.errors import InvalidRangeError
 from services.api.ids import TopicIdPartition, random_uuid, uuid_to_text
 from spark_jobs.export.progress import application_id, begin_of, ranges
-from spark_jobs.sweep_error import EXIT_PARTIAL, SweepError
 
 TP = TopicIdPartition(random_uuid(), "orders", 3)
 
@@ -19,14 +19,13 @@ def test_the_position_of_a_partition_outlives_the_name_of_its_topic() -> None:
 def test_an_export_begins_at_its_position_or_at_the_tier_s_first_offset(
     position: int | None, first: int
 ) -> None:
-    assert begin_of(TP, position, first, skip_lost=False) == 7
+    assert begin_of(position, first, skip_lost=False) == 7
 
 
 def test_offsets_that_are_gone_are_named_unless_they_may_be_skipped() -> None:
-    with pytest.raises(SweepError, match=r"orders-3: offsets 5 to 8 .*--skip-lost") as caught:
-        begin_of(TP, 5, 9, skip_lost=False)
-    assert caught.value.exit_code == EXIT_PARTIAL
-    assert begin_of(TP, 5, 9, skip_lost=True) == 9
+    with pytest.raises(InvalidRangeError, match=r"offsets 5 to 8 .*--skip-lost"):
+        begin_of(5, 9, skip_lost=False)
+    assert begin_of(5, 9, skip_lost=True) == 9
 
 
 @pytest.mark.parametrize(
