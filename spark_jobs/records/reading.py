@@ -17,6 +17,7 @@ from services.records.batches import Batch, BatchError, StreamWindow, verified, 
 from services.records.decode import RecordColumns, UnreadableRecordsError, decode
 from services.records.index_files import AbortedTxn, OffsetIndex
 from spark_jobs.connections import Services
+from spark_jobs.records.direct import DirectReader
 from spark_jobs.records.options import RecordsOptions
 from spark_jobs.records.plan import Piece
 from spark_jobs.records.schema import as_batch
@@ -24,6 +25,10 @@ from spark_jobs.records.schema import as_batch
 ROWS_PER_BATCH = 10_000
 BYTES_PER_BATCH = 4 * 1024 * 1024
 _BEHIND_BYTES = 64 * 1024
+
+
+Fetch = Callable[[RemoteLogSegmentMetadata, int, int], Iterator[bytes]]
+"""Read a range of a log, the positions of its first and last byte given."""
 
 
 def read_pieces(
@@ -35,11 +40,25 @@ def read_pieces(
         CorruptSegmentError: a batch is damaged, or cannot be decoded within the limit; names the
             segment and the offsets.
     """
+    if not options.direct_reads:
+        yield from _read_pieces(rsm, rsm.fetch_log_segment, services, options, pieces)
+        return
+    with closing(DirectReader(rsm)) as direct:
+        yield from _read_pieces(rsm, direct.fetch_log_segment, services, options, pieces)
+
+
+def _read_pieces(
+    rsm: RemoteStorageManager,
+    fetch: Fetch,
+    services: Services,
+    options: RecordsOptions,
+    pieces: Sequence[Piece],
+) -> Iterator[pa.RecordBatch]:
     for piece in pieces:
         segment = piece.extent.segment
         columns = RecordColumns()
         try:
-            for batch in _batches(rsm, services, options, piece):
+            for batch in _batches(rsm, fetch, services, options, piece):
                 first, last = piece.extent.first, piece.extent.last
                 decode(batch, first, last, options.max_batch_bytes, columns)
                 if len(columns) >= ROWS_PER_BATCH or columns.size_bytes >= BYTES_PER_BATCH:
@@ -66,7 +85,11 @@ def read_pieces(
 
 
 def _batches(
-    rsm: RemoteStorageManager, services: Services, options: RecordsOptions, piece: Piece
+    rsm: RemoteStorageManager,
+    fetch: Fetch,
+    services: Services,
+    options: RecordsOptions,
+    piece: Piece,
 ) -> Iterator[Batch]:
     """Read the verified batches of a piece that may have wanted records."""
     extent, segment = piece.extent, piece.extent.segment
@@ -75,7 +98,7 @@ def _batches(
         aborted.setdefault(txn.producer_id, []).append(txn)
     start = _start_position(rsm, services, piece)
     size = segment.segment_size_in_bytes
-    opened = _resumed(rsm, services, segment)
+    opened = _resumed(fetch, services, segment)
     window = StreamWindow(opened, size, piece.end_position - start + _BEHIND_BYTES)
     with closing(window):
         for batch in walk_batches(window, start, size, segment.start_offset, verify=False):
@@ -121,7 +144,7 @@ def _is_aborted(batch: Batch, aborted: dict[int, list[AbortedTxn]]) -> bool:
 
 
 def _resumed(
-    rsm: RemoteStorageManager, services: Services, segment: RemoteLogSegmentMetadata
+    fetch: Fetch, services: Services, segment: RemoteLogSegmentMetadata
 ) -> Callable[[int, int], Iterator[bytes]]:
     """Return how to open a range of a log; a stream that breaks off is resumed behind its bytes."""
 
@@ -133,7 +156,7 @@ def _resumed(
             nonlocal stream
             try:
                 if stream is None:
-                    stream = rsm.fetch_log_segment(segment, at, end)
+                    stream = fetch(segment, at, end)
                 return next(stream, None)
             except (RetriableRemoteStorageError, ThrottledError):
                 stream = None

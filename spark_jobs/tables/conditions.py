@@ -163,9 +163,20 @@ def allowed_values(conditions: Iterable[Condition], column: str) -> frozenset[An
 def lower_bound(conditions: Iterable[Condition], column: str) -> Any:
     """Return a value below which the column cannot be; None if there is none."""
     relations = (Relation.EQUAL, Relation.ABOVE, Relation.AT_LEAST)
-    bounds = [
+    return max(_values(conditions, column, relations), default=None)
+
+
+def upper_bound(conditions: Iterable[Condition], column: str) -> Any:
+    """Return a value above which the column cannot be; None if there is none."""
+    relations = (Relation.EQUAL, Relation.BELOW, Relation.AT_MOST)
+    return min(_values(conditions, column, relations), default=None)
+
+
+def _values(
+    conditions: Iterable[Condition], column: str, relations: Sequence[Relation]
+) -> list[Any]:
+    return [
         condition.value
         for condition in conditions
         if condition.column == column and condition.relation in relations and not condition.negated
     ]
-    return max(bounds, default=None)

@@ -56,6 +56,14 @@ def plain(base_offset: int, values: list[bytes], **fields: Any) -> bytes:
     """Build a batch of real records."""
     payload = b""
     for delta, value in enumerate(values):
-        body = bytes([0, 0, delta << 1, 1, len(value) << 1]) + value + b"\0"
-        payload += bytes([len(body) << 1]) + body
+        body = bytes([0, 0, delta << 1, 1]) + _varint(len(value)) + value + b"\0"
+        payload += _varint(len(body)) + body
     return batch(base_offset, len(values), payload=payload, **fields)
+
+
+def _varint(number: int) -> bytes:
+    rest, out = number << 1, bytearray()
+    while rest >= 0x80:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes([*out, rest])

@@ -5,12 +5,26 @@ import gzip
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from pyspark.sql.datasource import CaseInsensitiveDict
+from pydantic import SecretStr
+from pyspark.sql.datasource import (
+    CaseInsensitiveDict,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
@@ -23,11 +37,15 @@ from services.api.errors import (
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.partitions import OffsetGap
 from services.common.inflate import Codec
+from services.local.seaweedfs import S3Endpoint
 from services.records.index_files import AbortedTxn
 from services.rlm.copy.ship import ShipSettings, ship
+from services.rsm.settings import RsmSettings
+from spark_jobs.records.direct import DirectReader
 from spark_jobs.records.schema import RECORDS_ARROW, RECORDS_SCHEMA
 from spark_jobs.records.source import SedimentRecords
 from tests.harness.bombs import bomb
+from tests.harness.served_rsm import serving
 from tests.harness.tier import BROKER, a_topic
 from tests.spark.made_logs import copied, plain
 from tests.spark.records_reads import ServedTier, offsets, reaches, records, rows_of, source, tasks
@@ -316,6 +334,113 @@ def test_bytes_before_and_after_a_range_are_not_requested(shipped: ServedTier) -
     [piece] = task.value
     assert 0 < piece.start_position < piece.end_position
     assert piece.size_bytes < piece.extent.segment.segment_size_in_bytes // 2
+
+
+@pytest.mark.parametrize(
+    ("filters", "first", "last", "partitions"),
+    [
+        ([GreaterThan(("offset",), 57), LessThanOrEqual(("offset",), 119)], 57, 119, None),
+        ([EqualTo(("partition",), 1)], 0, None, {1}),
+        ([In(("partition",), (0, 99))], 0, None, {0}),
+        ([EqualTo(("topic",), "clicks")], 0, None, set()),
+        ([Not(EqualTo(("offset",), 3)), EqualTo(("key",), b"k")], 0, None, None),
+    ],
+)
+def test_filters_leave_out_what_cannot_meet_them_and_stay_with_spark(
+    shipped: ServedTier,
+    filters: list[Filter],
+    first: int,
+    last: int | None,
+    partitions: set[int] | None,
+) -> None:
+    made = source(shipped, topic="payments", pushdown="true", splitBytes=4_096)
+    reader: Any = made.reader(made.schema())
+    assert list(reader.pushFilters(filters)) == filters
+    every = records(shipped, topic="payments")
+    wanted = [
+        row
+        for row in every
+        if row["offset"] >= first
+        and (last is None or row["offset"] <= last)
+        and (partitions is None or row["partition"] in partitions)
+    ]
+    assert [row for each in reader.partitions() for row in rows_of(reader, each)] == wanted
+
+
+def test_a_filter_on_times_leaves_out_older_and_later_records(shipped: ServedTier) -> None:
+    every = records(shipped, topic="telemetry")
+    times = sorted(row["timestamp"] for row in every)
+    since, until = times[len(times) // 3], times[2 * len(times) // 3]
+    made = source(shipped, topic="telemetry", pushdown="true")
+    reader: Any = made.reader(made.schema())
+    reader.pushFilters([GreaterThanOrEqual(("timestamp",), since), LessThan(("timestamp",), until)])
+    rows = [row for each in reader.partitions() for row in rows_of(reader, each)]
+    assert rows == [row for row in every if since <= row["timestamp"] <= until]
+
+
+class CountingRsm:
+    """RSM, and how many logs were streamed."""
+
+    def __init__(self, rsm: Any) -> None:
+        self._rsm = rsm
+        self.streamed = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rsm, name)
+
+    def fetch_log_segment(self, *arguments: Any) -> Iterator[bytes]:
+        self.streamed += 1
+        chunks: Iterator[bytes] = self._rsm.fetch_log_segment(*arguments)
+        return chunks
+
+
+def test_logs_are_read_from_the_store_itself_and_streamed_where_it_is_damaged(
+    s3: S3Endpoint, tier: ServedTier
+) -> None:
+    bucket = f"direct-{uuid4().hex[:8]}"
+    s3.ensure_bucket(bucket)
+    settings = RsmSettings(
+        backend="s3",
+        endpoint=s3.endpoint,
+        region=s3.region,
+        bucket=bucket,
+        access_key=SecretStr(s3.access_key),
+        secret_key=SecretStr(s3.secret_key),
+        secure=False,
+        direct_reads=True,
+    )
+    [tp] = a_topic()
+    values = [bytes([number % 251]) * 500_000 for number in range(5)]
+    batches = [plain(at, [value]) for at, value in enumerate(values)]
+    size = sum(map(len, batches))
+    with serving(settings) as served:
+        own = ServedTier(served.client, tier.rlmm, served.address, tier.rlmm_address)
+        made = copied(own, tp, 0, batches)
+        rows = records(own, topic=tp.topic, directReads="true", splitBytes=1_000_000)
+        assert [row["value"] for row in rows] == values
+        rsm = CountingRsm(served.client)
+        with closing(DirectReader(rsm)) as reader:
+            log = b"".join(reader.fetch_log_segment(made, 0, size))
+            assert log == b"".join(batches)
+            middle = b"".join(reader.fetch_log_segment(made, 1_048_000, 1_049_000))
+            assert (middle, rsm.streamed) == (log[1_048_000:1_049_001], 0)
+            [key] = (k for k in names(s3, bucket) if k.endswith(".log"))
+            damaged = log[:2_000_000] + b"x" + log[2_000_001:]
+            s3.client().put_object(bucket, key, BytesIO(damaged), len(damaged))
+            good = b"".join(reader.fetch_log_segment(made, 0, 1_000_000))
+            assert (good, rsm.streamed) == (log[:1_000_001], 0)
+            with pytest.raises(CorruptSegmentError, match="chunk"):
+                list(reader.fetch_log_segment(made, 0, size))
+            assert rsm.streamed == 1
+    with serving(settings.model_copy(update={"direct_reads": False})) as served:
+        rsm = CountingRsm(served.client)
+        with closing(DirectReader(rsm)) as reader:
+            assert next(iter(reader.fetch_log_segment(made, 0, 9))) == log[:10]
+        assert rsm.streamed == 1
+
+
+def names(s3: S3Endpoint, bucket: str) -> list[str]:
+    return [str(each.object_name) for each in s3.client().list_objects(bucket, recursive=True)]
 
 
 def test_a_read_that_must_have_every_offset_fails_without_one(tier: ServedTier) -> None:
