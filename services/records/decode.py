@@ -58,15 +58,27 @@ def decode(batch: Batch, first: int, last: int, limit_bytes: int, into: RecordCo
     Raises:
         UnreadableRecordsError: they have more, or are not records.
     """
+    data = decompressed(batch, limit_bytes)
     try:
-        data = _decompressed(batch, limit_bytes)
         _append(batch, data, first, last, into)
-    except InflatedTooLargeError as e:
-        raise _unreadable(batch, f"inflates to more than the limit of {limit_bytes} bytes") from e
     except DamagedDataError as e:
         raise _unreadable(batch, f"cannot be decoded: {e}") from e
     except IndexError as e:
         raise _unreadable(batch, "cannot be decoded: a record is cut off") from e
+
+
+def decompressed(batch: Batch, limit_bytes: int) -> bytes:
+    """Return the records of a verified batch, not decoded.
+
+    Raises:
+        UnreadableRecordsError: they have more than `limit_bytes`, or are damaged.
+    """
+    try:
+        return _decompressed(batch, limit_bytes)
+    except InflatedTooLargeError as e:
+        raise _unreadable(batch, f"inflates to more than the limit of {limit_bytes} bytes") from e
+    except DamagedDataError as e:
+        raise _unreadable(batch, f"cannot be decoded: {e}") from e
 
 
 def _decompressed(batch: Batch, limit_bytes: int) -> bytes:

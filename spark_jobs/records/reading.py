@@ -14,16 +14,14 @@ from services.api.errors import (
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.records.batches import Batch, BatchError, StreamWindow, verified, walk_batches
-from services.records.decode import RecordColumns, UnreadableRecordsError, decode
+from services.records.decode import UnreadableRecordsError
 from services.records.index_files import AbortedTxn, OffsetIndex
 from spark_jobs.connections import Services
+from spark_jobs.records.decoding import RecordsBuilder
 from spark_jobs.records.direct import DirectReader
 from spark_jobs.records.options import RecordsOptions
 from spark_jobs.records.plan import Piece
-from spark_jobs.records.schema import as_batch
 
-ROWS_PER_BATCH = 10_000
-BYTES_PER_BATCH = 4 * 1024 * 1024
 _BEHIND_BYTES = 64 * 1024
 
 
@@ -56,14 +54,15 @@ def _read_pieces(
 ) -> Iterator[pa.RecordBatch]:
     for piece in pieces:
         segment = piece.extent.segment
-        columns = RecordColumns()
+        made = RecordsBuilder(segment.topic_id_partition, options)
         try:
             for batch in _batches(rsm, fetch, services, options, piece):
-                first, last = piece.extent.first, piece.extent.last
-                decode(batch, first, last, options.max_batch_bytes, columns)
-                if len(columns) >= ROWS_PER_BATCH or columns.size_bytes >= BYTES_PER_BATCH:
-                    yield as_batch(columns, segment.topic_id_partition, options)
-                    columns = RecordColumns()
+                made.add(batch, piece.extent.first, piece.extent.last)
+                if made.is_full:
+                    yield made.rows()
+                    made = RecordsBuilder(segment.topic_id_partition, options)
+            if not made.is_empty:
+                yield made.rows()
         except UnreadableRecordsError as e:
             raise CorruptSegmentError(
                 f"{_name(segment)}: {e}. Its CRC is valid, so a producer sent it like this; if you "
@@ -80,8 +79,6 @@ def _read_pieces(
                 f"{_name(segment)}: {e}. Retention may have deleted it since the read began; read "
                 "again from the present log start"
             ) from e
-        if len(columns):
-            yield as_batch(columns, segment.topic_id_partition, options)
 
 
 def _batches(

@@ -32,8 +32,8 @@ RECORDS_SCHEMA = StructType(
     ]
 )
 _ARROW_HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-_HEADERS = pa.list_(pa.field("element", _ARROW_HEADER))
-_TIMESTAMP = pa.timestamp("us", tz="UTC")
+HEADERS_ARROW = pa.list_(pa.field("element", _ARROW_HEADER))
+TIMESTAMP_ARROW = pa.timestamp("us", tz="UTC")
 RECORDS_ARROW = pa.schema(
     [
         pa.field("key", pa.binary()),
@@ -41,9 +41,9 @@ RECORDS_ARROW = pa.schema(
         pa.field("topic", pa.string()),
         pa.field("partition", pa.int32()),
         pa.field("offset", pa.int64()),
-        pa.field("timestamp", _TIMESTAMP),
+        pa.field("timestamp", TIMESTAMP_ARROW),
         pa.field("timestampType", pa.int32()),
-        pa.field("headers", _HEADERS),
+        pa.field("headers", HEADERS_ARROW),
         pa.field("leader_epoch", pa.int32()),
     ]
 )
@@ -59,7 +59,7 @@ OFFSETS_SCHEMA = StructType(
         StructField("ends_because", StringType()),
     ]
 )
-_LAST_MS = (2**63 - 1) // 1_000
+LAST_MS = (2**63 - 1) // 1_000
 
 
 def as_batch(
@@ -71,7 +71,7 @@ def as_batch(
     """
     count = len(columns)
     times_ms = pa.array(columns.timestamps_ms, pa.int64())
-    fits = pc.and_(pc.greater_equal(times_ms, -_LAST_MS), pc.less_equal(times_ms, _LAST_MS))
+    fits = pc.and_(pc.greater_equal(times_ms, -LAST_MS), pc.less_equal(times_ms, LAST_MS))
     held = pc.if_else(fits, times_ms, pa.scalar(None, pa.int64()))
     batch = pa.RecordBatch.from_arrays(
         [
@@ -80,9 +80,9 @@ def as_batch(
             pa.repeat(pa.scalar(tp.topic, pa.string()), count),
             pa.repeat(pa.scalar(tp.partition, pa.int32()), count),
             pa.array(columns.offsets, pa.int64()),
-            pc.multiply(held, 1_000).cast(_TIMESTAMP),
+            pc.multiply(held, 1_000).cast(TIMESTAMP_ARROW),
             pa.array(columns.timestamp_types, pa.int32()),
-            pa.array(columns.headers, _HEADERS),
+            pa.array(columns.headers, HEADERS_ARROW),
             pa.array(columns.leader_epochs, pa.int32()),
         ],
         schema=RECORDS_ARROW,

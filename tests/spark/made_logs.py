@@ -56,13 +56,14 @@ def plain(base_offset: int, values: list[bytes], **fields: Any) -> bytes:
     """Build a batch of real records."""
     payload = b""
     for delta, value in enumerate(values):
-        body = bytes([0, 0, delta << 1, 1]) + _varint(len(value)) + value + b"\0"
-        payload += _varint(len(body)) + body
+        body = bytes([0, 0, delta << 1, 1]) + varint(len(value)) + value + b"\0"
+        payload += varint(len(body)) + body
     return batch(base_offset, len(values), payload=payload, **fields)
 
 
-def _varint(number: int) -> bytes:
-    rest, out = number << 1, bytearray()
+def varint(number: int) -> bytes:
+    """Write a zig-zag number."""
+    rest, out = (number << 1) ^ (number >> 63), bytearray()
     while rest >= 0x80:
         out.append(rest & 0x7F | 0x80)
         rest >>= 7
