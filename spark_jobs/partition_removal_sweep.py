@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from services.api.remote_log_metadata_manager import SweepKind
 from services.api.validation import require
 from services.workflows.deletion import Deleter
 from spark_jobs.execution import delete_marked, finish_partitions
@@ -18,7 +19,7 @@ from spark_jobs.planning import (
 )
 from spark_jobs.report import SweepReport
 from spark_jobs.stages import Engine
-from spark_jobs.sweep import Stages, SweepRun, sweep
+from spark_jobs.sweep import Stages, SweepRun, record, sweep
 
 JOB = "partition_removal_sweep"
 
@@ -82,4 +83,5 @@ def run(engine: Engine, this: SweepRun, config: Config) -> SweepReport:
             why_stops=why_removal_stops,
             finish=partial(finish_partitions, services=services, deleter=deleter),
         )
-        return sweep(engine, stages, options, this)
+        report = sweep(engine, stages, options, this)
+        return record(rlmm, SweepKind.REMOVAL, options, this, report)

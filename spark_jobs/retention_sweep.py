@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from services.api.remote_log_metadata_manager import SweepKind
 from services.api.retention import DEFAULT_COPY_GRACE_MS
 from services.api.topic_config import RetentionOwner
 from services.api.validation import require
@@ -15,7 +16,7 @@ from spark_jobs.options import SweepOptions, add_options, options_of
 from spark_jobs.planning import plan_scans, retention_scope, why_retention_stops
 from spark_jobs.report import SweepReport
 from spark_jobs.stages import Engine
-from spark_jobs.sweep import Stages, SweepRun, sweep
+from spark_jobs.sweep import Stages, SweepRun, record, sweep
 
 JOB = "retention_sweep"
 
@@ -78,4 +79,5 @@ def run(engine: Engine, this: SweepRun, config: Config) -> SweepReport:
             why_stops=why_retention_stops,
             skipped=scope.skipped,
         )
-        return sweep(engine, stages, options, this)
+        report = sweep(engine, stages, options, this)
+        return record(rlmm, SweepKind.RETENTION, options, this, report)

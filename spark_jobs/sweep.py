@@ -12,6 +12,13 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from services.api.errors import RemoteStorageError
+from services.api.remote_log_metadata_manager import (
+    RemoteLogMetadataManager,
+    SweepKind,
+    SweepOutcome,
+    SweepRecord,
+)
 from services.api.topic_config import TopicConfig
 from services.common.failpoints import failpoint
 from spark_jobs.budget import Permission, WhySkipped, over_budget, topics_over_budget
@@ -115,6 +122,38 @@ def sweep(engine: Engine, stages: Stages, options: SweepOptions, run: SweepRun) 
                 document.add(_left(engine, plan, wave, left_outcome(header), None))
         run.say("reporting")
         return document.finish(now_ms)
+
+
+def record(
+    rlmm: RemoteLogMetadataManager,
+    kind: SweepKind,
+    options: SweepOptions,
+    run: SweepRun,
+    report: SweepReport,
+) -> SweepReport:
+    """Record in RLMM that a sweep that deletes has ended, and return its report.
+
+    The sweep is done: an RLMM that cannot record it, as one of an earlier release, is named only.
+    """
+    if options.apply:
+        counts, started_at_ms = report.totals.counts, report.header.started_at_ms
+        try:
+            rlmm.report_sweep_run(
+                SweepRecord(
+                    kind,
+                    options.topics,
+                    run.plan_id,
+                    SweepOutcome[report.outcome],
+                    duration_ms=max(now_ms() - started_at_ms, 0),
+                    planned_segments=counts["planned_segments"],
+                    deleted_segments=counts["deleted_segments"],
+                    deleted_bytes=counts["deleted_bytes"],
+                    failed_segments=counts["failed_segments"],
+                )
+            )
+        except RemoteStorageError as e:
+            run.say(f"this run is not recorded: {e}")
+    return report
 
 
 def _execute(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
@@ -30,6 +31,7 @@ from services.api.partitions import (
     VerificationPage,
     VerificationRun,
     VerifiedTopic,
+    check_run_id,
 )
 from services.api.segment_batches import (
     MAX_BATCH,
@@ -49,7 +51,7 @@ from services.api.segments import (
     RemoteLogSegmentState,
 )
 from services.api.topic_config import RetentionOwner, StoredTopicConfig
-from services.api.validation import require_int32
+from services.api.validation import require, require_int32, require_int64
 from services.api.watches import WatchedPartition, WatchUpdate
 
 MAX_UPDATE_BATCH = MAX_BATCH
@@ -148,6 +150,66 @@ class PartitionSummary:
 class PartitionPage:
     partitions: tuple[PartitionSummary, ...]
     next_page_token: str
+
+
+class SweepKind(Enum):
+    """What a sweep deletes: what retention no longer keeps, or marked partitions."""
+
+    RETENTION = "RETENTION"
+    REMOVAL = "REMOVAL"
+
+
+class SweepOutcome(Enum):
+    """How a sweep ended; PARTIAL: another run may do more; REFUSED: it would be refused as well."""
+
+    DONE = "DONE"
+    PARTIAL = "PARTIAL"
+    REFUSED = "REFUSED"
+
+
+MAX_SWEPT_TOPICS = 100
+MAX_TOPIC_NAME_LENGTH = 249
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRecord:
+    """A sweep that has ended; see the proto.
+
+    Attributes:
+        topics: the names to which it was restricted; empty: all.
+    """
+
+    kind: SweepKind
+    topics: tuple[str, ...]
+    run_id: str
+    outcome: SweepOutcome
+    duration_ms: int = 0
+    planned_segments: int = 0
+    deleted_segments: int = 0
+    deleted_bytes: int = 0
+    failed_segments: int = 0
+
+    def __post_init__(self) -> None:
+        check_run_id(self.run_id)
+        count = len(self.topics)
+        require(
+            count <= MAX_SWEPT_TOPICS, "topics", f"at most {MAX_SWEPT_TOPICS} names, has {count}"
+        )
+        for index, topic in enumerate(self.topics):
+            is_name = 1 <= len(topic) <= MAX_TOPIC_NAME_LENGTH
+            rule = f"must be 1 to {MAX_TOPIC_NAME_LENGTH} characters"
+            require(is_name, f"topics[{index}]", rule)
+        numbers = ("duration_ms", "planned_segments", "deleted_segments", "deleted_bytes")
+        for name in (*numbers, "failed_segments"):
+            require_int64(getattr(self, name), name)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSweep:
+    """The last sweep of a kind and topics; ended_ms is by the database's clock."""
+
+    record: SweepRecord
+    ended_ms: int
 
 
 class RemoteLogMetadataManager(Protocol):
@@ -783,6 +845,21 @@ class RemoteLogMetadataManager(Protocol):
 
         Raises:
             InvalidRequestError: a negative page size; not a token of this query.
+        """
+        ...
+
+    def report_sweep_run(self, record: SweepRecord) -> None:
+        """Record that a sweep has ended; replace the last one of the same kind and topics.
+
+        Raises:
+            InvalidRequestError: a text that cannot be stored.
+        """
+        ...
+
+    def list_sweep_runs(self) -> list[RecordedSweep]:
+        """Return the last sweep of each kind and topics, those that ended last first.
+
+        Of each kind the latest 100 are kept. Kinds that only a later release knows are omitted.
         """
         ...
 

@@ -201,6 +201,8 @@ _RLMM: dict[str, Rule] = {
     "ListAnomalies": Rule(_roles(_W, _A), Topics.ALL),
     "ReportVerification": Rule(_roles(_W), Topics.ALL),
     "ListVerifications": Rule(_roles(_W, _A), Topics.FILTER, filter="topic"),
+    "ReportSweepRun": Rule(_roles(_W), Topics.FILTER, filter="topics"),
+    "ListSweepRuns": Rule(_roles(_W, _A), Topics.ALL),
     "RecordObjectDeletions": _of_partitions(_W),
     "ImportRemoteLogSegments": _of_partitions(_M),
     "UndeletePartition": _of_partitions(_M),

@@ -12,6 +12,7 @@ from services.api.errors import NotServedError, RemoteStorageError
 from services.api.ids import uuid_to_text
 from services.api.partitions import AnomalyKind, VerificationKind
 from services.api.remote_log_manager import CopyLag
+from services.api.remote_log_metadata_manager import RecordedSweep, SweepOutcome
 from services.cli.connections import (
     DataDir,
     JsonOrTable,
@@ -134,6 +135,7 @@ def lines_of(status: Status) -> Iterator[Line]:
     yield Line("removal", tier.marked_severity, removal_text(tier))
     yield Line("anomalies", tier.anomaly_severity, anomalies_text(tier))
     yield Line("holds", Severity.OK, ", ".join(sorted(tier.held)) or "none")
+    yield Line("sweeps", tier.sweep_severity, sweeps_text(tier))
     for kind in VerificationKind:
         yield Line(kind.value.lower(), Severity.OK, verification_text(tier, kind))
 
@@ -197,6 +199,27 @@ def anomalies_text(tier: TierFacts) -> str:
     """Describe what recent runs of reconcile and scrub found."""
     found = ", ".join(f"{count:,} {kind.value}" for kind, count in tier.anomalies.items() if count)
     return f"{found or 'none'}{' and more' if tier.has_more_anomalies else ''}"
+
+
+def sweeps_text(tier: TierFacts) -> str:
+    """Describe the last sweeps, those first that did not end well."""
+    if tier.unread_sweeps:
+        return f"not read: {tier.unread_sweeps}"
+    sweeps = sorted(tier.sweeps, key=lambda each: each.record.outcome is SweepOutcome.DONE)
+    shown = [_sweep_text(each, tier.now_ms) for each in sweeps[:_SHOWN]]
+    others = len(sweeps) - _SHOWN
+    return "; ".join([*shown, *([f"and {others} others"] if others > 0 else [])]) or "none ran yet"
+
+
+def _sweep_text(sweep: RecordedSweep, now_ms: int) -> str:
+    record = sweep.record
+    of = f" of {', '.join(record.topics[:_SHOWN])}" if record.topics else ""
+    more = " ..." if len(record.topics) > _SHOWN else ""
+    return (
+        f"{record.kind.value.lower()}{of}{more}: {record.outcome.value.lower()} "
+        f"{age_text(now_ms - sweep.ended_ms)} ago, deleted {record.deleted_segments:,} segments, "
+        f"{size_text(record.deleted_bytes)}"
+    )
 
 
 def verification_text(tier: TierFacts, kind: VerificationKind) -> str:
@@ -272,4 +295,11 @@ def _tier_as_json(tier: TierFacts) -> dict[str, object]:
             }
             for kind in VerificationKind
         },
+        "sweeps": [_sweep_as_json(each) for each in tier.sweeps],
     }
+
+
+def _sweep_as_json(sweep: RecordedSweep) -> dict[str, object]:
+    described = asdict(sweep.record)
+    kind, outcome = sweep.record.kind.value, sweep.record.outcome.value
+    return {**described, "kind": kind, "outcome": outcome, "ended_ms": sweep.ended_ms}

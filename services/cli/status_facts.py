@@ -20,7 +20,9 @@ from services.api.remote_log_manager import CopyLag
 from services.api.remote_log_metadata_manager import (
     MAX_PAGE_SIZE,
     PartitionSummary,
+    RecordedSweep,
     RemoteLogMetadataManager,
+    SweepOutcome,
     all_partitions,
     all_segments,
     all_verifications,
@@ -78,6 +80,8 @@ class TierFacts:
         last: the last whole verification of the topic for which it is oldest, by kind.
         unverified: topics with finished segments that were never verified as a whole, by kind.
         unread_verifications: why these two were not read; "" if they were.
+        sweeps: the last sweep of each kind and topics, those that ended last first.
+        unread_sweeps: why they were not read; "" if they were.
     """
 
     now_ms: int = 0
@@ -95,6 +99,8 @@ class TierFacts:
     last: dict[VerificationKind, Verification] = field(default_factory=dict)
     unverified: Counter[VerificationKind] = field(default_factory=Counter)
     unread_verifications: str = ""
+    sweeps: list[RecordedSweep] = field(default_factory=list)
+    unread_sweeps: str = ""
 
     @property
     def anomaly_severity(self) -> Severity:
@@ -102,6 +108,11 @@ class TierFacts:
             return Severity.CRITICAL
         is_open = self.anomalies[AnomalyKind.UNREFERENCED_COMPLETE]
         return Severity.WARNING if is_open else Severity.OK
+
+    @property
+    def sweep_severity(self) -> Severity:
+        are_done = all(each.record.outcome is SweepOutcome.DONE for each in self.sweeps)
+        return Severity.OK if are_done else Severity.WARNING
 
     @property
     def stuck_severity(self) -> Severity:
@@ -166,6 +177,10 @@ def tier_facts(rlmm: RemoteLogMetadataManager, bounds: Bounds) -> TierFacts:
         _add_verifications(facts, rlmm, finished)
     except NotServedError as e:
         facts.unread_verifications = str(e)
+    try:
+        facts.sweeps = rlmm.list_sweep_runs()
+    except NotServedError as e:
+        facts.unread_sweeps = str(e)
     return facts
 
 

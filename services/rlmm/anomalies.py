@@ -1,4 +1,4 @@
-"""Store what reconciliation and scrubs found and verified, and the deletion of objects."""
+"""Store what checks found and verified, the deletion of objects, and the last sweeps."""
 
 import hashlib
 from collections.abc import Sequence
@@ -28,6 +28,12 @@ from services.api.partitions import (
     VerifiedTopic,
     check_run_id,
 )
+from services.api.remote_log_metadata_manager import (
+    RecordedSweep,
+    SweepKind,
+    SweepOutcome,
+    SweepRecord,
+)
 from services.api.validation import require_count
 from services.rlmm import limits
 from services.rlmm.audit import Event
@@ -35,7 +41,7 @@ from services.rlmm.batch import Change
 from services.rlmm.db import JsonRow, run
 from services.rlmm.limits import MAX_NAMES_AND_NUMBERS_BYTES, Position, check_text, fitting
 from services.rlmm.rows import EPOCH, AnyRow, ms_of
-from services.rlmm.tables import VERIFICATION_KINDS, AnomalyRow
+from services.rlmm.tables import VERIFICATION_KINDS, AnomalyRow, SweepRunRow
 
 KEPT_RUN_IDS = 10
 MAX_NUMBERS_BYTES = 256
@@ -317,4 +323,83 @@ def _verification(row: AnyRow) -> Verification:
             row.verified_bytes,
             row.failed_segments,
         ),
+    )
+
+
+KEPT_SWEEPS = 100
+"""The latest sweeps of a kind that are kept, one for each choice of topics."""
+
+SWEPT = text("""
+    INSERT INTO sweep_runs (
+        kind, scope, topics, run_id, outcome, duration_ms, planned_segments, deleted_segments,
+        deleted_bytes, failed_segments)
+    VALUES (:kind, :scope, :topics, :run_id, :outcome, :duration_ms, :planned_segments,
+        :deleted_segments, :deleted_bytes, :failed_segments)
+    ON CONFLICT (kind, scope) DO UPDATE SET
+        run_id = excluded.run_id,
+        outcome = excluded.outcome,
+        ended_at = excluded.ended_at,
+        duration_ms = excluded.duration_ms,
+        planned_segments = excluded.planned_segments,
+        deleted_segments = excluded.deleted_segments,
+        deleted_bytes = excluded.deleted_bytes,
+        failed_segments = excluded.failed_segments""")
+
+# In the order of the key, so that two reports never deadlock.
+FORGET_SWEEPS = text("""
+    DELETE FROM sweep_runs WHERE (kind, scope) IN (
+        SELECT kind, scope FROM sweep_runs WHERE (kind, scope) IN (
+            SELECT kind, scope FROM sweep_runs WHERE kind = :kind
+            ORDER BY ended_at DESC, scope OFFSET :kept)
+        ORDER BY kind, scope FOR UPDATE SKIP LOCKED)""")
+
+
+def check_sweep(record: SweepRecord) -> None:
+    """Refuse texts that cannot be stored.
+
+    Raises:
+        InvalidRequestError: as RemoteLogMetadataManager.report_sweep_run.
+    """
+    check_text(record.run_id, "run_id")
+    for index, topic in enumerate(record.topics):
+        check_text(topic, f"topics[{index}]")
+
+
+def report_sweep(session: Session, record: SweepRecord) -> None:
+    """Replace the last sweep; see RemoteLogMetadataManager.report_sweep_run."""
+    topics = sorted({*record.topics})
+    scope = UUID(bytes=hashlib.sha256(repr(topics).encode()).digest()[:16])
+    values = {
+        **asdict(record),
+        "kind": record.kind.value,
+        "outcome": record.outcome.value,
+        "topics": topics,
+        "scope": scope,
+    }
+    session.execute(SWEPT, values)
+    session.execute(FORGET_SWEEPS, {"kind": record.kind.value, "kept": KEPT_SWEEPS})
+
+
+def list_sweeps(connection: Connection) -> list[RecordedSweep]:
+    """Read all; see RemoteLogMetadataManager.list_sweep_runs."""
+    known = [kind.value for kind in SweepKind]
+    rows = connection.execute(
+        select(*SweepRunRow.__table__.columns)
+        .where(SweepRunRow.kind.in_(known))
+        .order_by(SweepRunRow.ended_at.desc(), SweepRunRow.kind, SweepRunRow.scope)
+    )
+    return [RecordedSweep(_sweep(row), ms_of(row.ended_at)) for row in rows]
+
+
+def _sweep(row: AnyRow) -> SweepRecord:
+    return SweepRecord(
+        SweepKind(row.kind),
+        tuple(row.topics),
+        row.run_id,
+        SweepOutcome(row.outcome),
+        row.duration_ms,
+        row.planned_segments,
+        row.deleted_segments,
+        row.deleted_bytes,
+        row.failed_segments,
     )

@@ -35,11 +35,13 @@ from services.api.remote_log_metadata_manager import (
     MAX_REPORTS,
     PartitionLeadership,
     PartitionPage,
+    RecordedSweep,
     RemoteLogMetadataManager,
     RenewOutcome,
     ReportOutcome,
     SegmentPage,
     SegmentUpdate,
+    SweepRecord,
     UpdateOutcome,
 )
 from services.api.segment_batches import (
@@ -453,6 +455,13 @@ class SqlRemoteLogMetadataManager:
                 connection, topic, limit=limit, after=after
             )
         )
+
+    def report_sweep_run(self, record: SweepRecord) -> None:
+        anomaly_rows.check_sweep(record)
+        self._transactions.change(lambda session: anomaly_rows.report_sweep(session, record))
+
+    def list_sweep_runs(self) -> list[RecordedSweep]:
+        return self._transactions.read(anomaly_rows.list_sweeps)
 
     def record_object_deletions(
         self,

@@ -43,6 +43,8 @@ from services.rpc.converters.segments import (
     segment_batch_to_proto,
     segment_page_to_proto,
     segment_updates_from_proto,
+    sweep_from_proto,
+    sweeps_to_proto,
     update_outcome_to_proto,
     verification_from_proto,
     verification_page_to_proto,
@@ -425,6 +427,17 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
             request.topic, page_size=request.page_size, page_token=request.page_token
         )
         return verification_page_to_proto(page)
+
+    def ReportSweepRun(
+        self, request: pb.ReportSweepRunRequest, context: grpc.ServicerContext
+    ) -> pb.ReportSweepRunResponse:
+        self._manager.report_sweep_run(sweep_from_proto(request))
+        return pb.ReportSweepRunResponse()
+
+    def ListSweepRuns(
+        self, request: pb.ListSweepRunsRequest, context: grpc.ServicerContext
+    ) -> pb.ListSweepRunsResponse:
+        return sweeps_to_proto(self._manager.list_sweep_runs())
 
     def RecordObjectDeletions(
         self, request: pb.RecordObjectDeletionsRequest, context: grpc.ServicerContext

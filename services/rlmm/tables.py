@@ -10,6 +10,7 @@
       │──< topic_config_events                                 each version of the settings
       └──< verifications                                       what checks read of it, and when
     anomalies                                                  also of what no row names
+    sweep_runs                                                 the last sweep of each kind
     deployment                                                 one row: the deployment's id
 
 `partitions` is the lock: every change of a partition locks its row first. A test compares this
@@ -41,6 +42,7 @@ from services.api.partitions import (
     RemotePartitionDeleteState,
     VerificationKind,
 )
+from services.api.remote_log_metadata_manager import SweepKind
 from services.api.segments import RemoteLogSegmentState
 from services.rlmm.epoch_index import RANGE_CLASS
 
@@ -71,6 +73,7 @@ SEGMENT_STATES = [state.value for state in RemoteLogSegmentState]
 DELETE_STATES = [state.value for state in RemotePartitionDeleteState]
 ANOMALY_KINDS = [kind.value for kind in AnomalyKind]
 VERIFICATION_KINDS = [kind.value for kind in VerificationKind]
+SWEEP_KINDS = [kind.value for kind in SweepKind]
 
 EVENT_KINDS = [
     "LEADERSHIP",
@@ -534,6 +537,25 @@ class VerificationRow(Base):
     segments: Mapped[int]
     verified_segments: Mapped[int]
     verified_bytes: Mapped[int]
+    failed_segments: Mapped[int]
+
+
+class SweepRunRow(Base):
+    """The last sweep of a kind and scope: a digest of its topics."""
+
+    __tablename__ = "sweep_runs"
+    __table_args__ = (CheckConstraint(_one_of("kind", SWEEP_KINDS), name="kind"),)
+
+    kind: Mapped[str] = mapped_column(primary_key=True)
+    scope: Mapped[UUID] = mapped_column(primary_key=True)
+    topics: Mapped[list[str]] = mapped_column(ARRAY(Text))
+    run_id: Mapped[str]
+    outcome: Mapped[str]
+    ended_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    duration_ms: Mapped[int]
+    planned_segments: Mapped[int]
+    deleted_segments: Mapped[int]
+    deleted_bytes: Mapped[int]
     failed_segments: Mapped[int]
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from services.api.partitions import (
     VerifiedTopic,
 )
 from services.api.remote_log_manager import CopyLag
+from services.api.remote_log_metadata_manager import SweepKind, SweepOutcome, SweepRecord
 from services.cli import status_facts
 from services.cli.endpoints import Severity
 from services.cli.status import lag_text
@@ -214,3 +216,20 @@ def test_an_rlm_that_leads_nothing_is_not_said_to_have_copied_everything() -> No
 
 def test_the_release_is_shown_without_a_service(rlmm: RlmmProcess) -> None:
     assert rlmm.sediment("--version").stdout == f"sediment {release()}\n"
+
+
+def test_sweeps_are_shown_and_one_that_did_not_end_well_is_a_warning(
+    rlmm: RlmmProcess, rsm: str
+) -> None:
+    code, document = status(rlmm, "--rsm", rsm)
+    assert (code, document["tier"]["sweeps"]) == (0, [])
+    done = SweepRecord(SweepKind.RETENTION, (), "run-1", SweepOutcome.DONE, deleted_segments=1_234)
+    rlmm.client.report_sweep_run(done)
+    assert status(rlmm, "--rsm", rsm)[0] == 0
+    rlmm.client.report_sweep_run(replace(done, topics=("orders",), outcome=SweepOutcome.REFUSED))
+    code, document = status(rlmm, "--rsm", rsm)
+    assert (code, severities(document)["sweeps"]) == (1, "WARNING")
+    first, second = document["tier"]["sweeps"]
+    assert (first["topics"], first["outcome"], second["topics"]) == (["orders"], "REFUSED", [])
+    shown = rlmm.sediment("status", "--rsm", rsm).stdout
+    assert "retention of orders: refused 0 s ago" in " ".join(shown.split())

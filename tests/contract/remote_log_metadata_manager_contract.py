@@ -61,6 +61,7 @@ from tests.contract.rlmm.repairs import LeaderEpochResets, Undeletion
 from tests.contract.rlmm.request_ids import RequestIds
 from tests.contract.rlmm.scans import Scans
 from tests.contract.rlmm.segment_imports import ImportRefusals, SegmentImports
+from tests.contract.rlmm.sweep_runs import SweepRuns
 from tests.contract.rlmm.topic_configs import TopicConfigs
 from tests.contract.rlmm.transitions import BadSegments, Fences, Leadership, Repeats, TableH
 from tests.contract.rlmm.verifications import VerificationLists, Verifications
@@ -116,6 +117,7 @@ class RemoteLogMetadataManagerContract(
     AuditTrails,
     ExportPositions,
     RecordedGaps,
+    SweepRuns,
     GapRefusals,
     Freezes,
     Undeletion,

@@ -205,6 +205,10 @@ def sound_requests() -> dict[str, Message]:
             topics=[pb.VerifiedTopic(topic_id=uuid_to_text(TP.topic_id))],
         ),
         "ListVerifications": pb.ListVerificationsRequest(),
+        "ReportSweepRun": pb.ReportSweepRunRequest(
+            kind=pb.SWEEP_KIND_RETENTION, run_id="run-1", outcome=pb.SWEEP_OUTCOME_DONE
+        ),
+        "ListSweepRuns": pb.ListSweepRunsRequest(),
         "RecordObjectDeletions": pb.RecordObjectDeletionsRequest(
             topic_id_partition=tp_message(),
             deletions=[

@@ -40,6 +40,8 @@ RLMM = {
     "ListAnomalies": "test_pages_follow_each_other_the_first_seen_first",
     "ReportVerification": "test_a_verification_is_the_sum_of_its_parts",
     "ListVerifications": "test_pages_of_verifications_follow_each_other",
+    "ReportSweepRun": "test_the_last_sweep_of_a_kind_and_topics_is_kept",
+    "ListSweepRuns": "test_the_last_sweep_of_a_kind_and_topics_is_kept",
     "RecordObjectDeletions": "test_each_deleted_object_is_an_event_with_its_key",
     "ImportRemoteLogSegments": "test_segments_finish_in_the_order_in_which_they_come",
     "UndeletePartition": "test_it_can_be_marked_again_and_a_repeat_returns_the_latest_mark",

@@ -79,6 +79,11 @@ def test_a_sweep_prints_its_report_and_says_one_line(tier: Tier, tmp_path: Path)
     assert swept.stderr.strip() == f"retention_sweep: plan {plan_id}: starting Spark"
     assert {"plan", "marked-0", "deleted-0", "spark.log"} <= set(os.listdir(work_dir / plan_id))
     assert tier.rows(tp) == []
+    [recorded] = [
+        each.record for each in tier.rlmm.list_sweep_runs() if each.record.run_id == plan_id
+    ]
+    assert (recorded.kind.value, recorded.outcome.value) == ("RETENTION", "DONE")
+    assert (recorded.topics, recorded.deleted_segments) == ((tp.topic,), len(doomed))
 
 
 @pytest.mark.parametrize(

@@ -30,11 +30,13 @@ from services.api.partitions import (
 from services.api.remote_log_metadata_manager import (
     PartitionLeadership,
     PartitionPage,
+    RecordedSweep,
     RemoteLogMetadataManager,
     RenewOutcome,
     ReportOutcome,
     SegmentPage,
     SegmentUpdate,
+    SweepRecord,
     UpdateOutcome,
 )
 from services.api.segment_batches import (
@@ -88,6 +90,8 @@ from services.rpc.converters.segments import (
     segment_batch_from_proto,
     segment_page_from_proto,
     segment_update_to_proto,
+    sweep_to_proto,
+    sweeps_from_proto,
     update_outcome_from_proto,
     verification_page_from_proto,
     verification_to_proto,
@@ -512,6 +516,13 @@ class RemoteLogMetadataManagerClient:
         )
         reply = call_once(self._stub.ListVerifications, request, self._peer)
         return verification_page_from_proto(reply)
+
+    def report_sweep_run(self, record: SweepRecord) -> None:
+        call_once(self._stub.ReportSweepRun, sweep_to_proto(record), self._peer)
+
+    def list_sweep_runs(self) -> list[RecordedSweep]:
+        reply = call_once(self._stub.ListSweepRuns, pb.ListSweepRunsRequest(), self._peer)
+        return sweeps_from_proto(reply)
 
     def record_object_deletions(
         self,

@@ -15,8 +15,10 @@ from services.api.partitions import (
     VerifiedTopic,
 )
 from services.api.remote_log_metadata_manager import (
+    RecordedSweep,
     SegmentPage,
     SegmentUpdate,
+    SweepRecord,
     UpdateOutcome,
 )
 from services.api.segment_batches import (
@@ -41,6 +43,8 @@ from services.rpc.converters.shared import (
     partition_delete_state,
     require_set,
     segment_state,
+    sweep_kind,
+    sweep_outcome,
     topic_id_partition_from_proto,
     topic_id_partition_to_proto,
     update_from_proto,
@@ -325,3 +329,47 @@ def verification_page_from_proto(message: pb.ListVerificationsResponse) -> Verif
         ),
         message.next_page_token,
     )
+
+
+def sweep_to_proto(record: SweepRecord) -> pb.ReportSweepRunRequest:
+    return pb.ReportSweepRunRequest(
+        kind=sweep_kind.to_proto(record.kind),
+        topics=record.topics,
+        run_id=record.run_id,
+        outcome=sweep_outcome.to_proto(record.outcome),
+        duration_ms=record.duration_ms,
+        planned_segments=record.planned_segments,
+        deleted_segments=record.deleted_segments,
+        deleted_bytes=record.deleted_bytes,
+        failed_segments=record.failed_segments,
+    )
+
+
+def sweep_from_proto(message: pb.ReportSweepRunRequest) -> SweepRecord:
+    return SweepRecord(
+        sweep_kind.from_proto(message.kind, "kind"),
+        tuple(message.topics),
+        message.run_id,
+        sweep_outcome.from_proto(message.outcome, "outcome"),
+        message.duration_ms,
+        message.planned_segments,
+        message.deleted_segments,
+        message.deleted_bytes,
+        message.failed_segments,
+    )
+
+
+def sweeps_to_proto(sweeps: Sequence[RecordedSweep]) -> pb.ListSweepRunsResponse:
+    runs = [
+        pb.SweepRun(report=sweep_to_proto(each.record), ended_ms=each.ended_ms) for each in sweeps
+    ]
+    return pb.ListSweepRunsResponse(runs=runs)
+
+
+def sweeps_from_proto(message: pb.ListSweepRunsResponse) -> list[RecordedSweep]:
+    """Read them; omit kinds and outcomes that only a later release knows."""
+    return [
+        RecordedSweep(sweep_from_proto(each.report), each.ended_ms)
+        for each in message.runs
+        if sweep_kind.knows(each.report.kind) and sweep_outcome.knows(each.report.outcome)
+    ]

@@ -23,6 +23,7 @@ from services.api.remote_log_manager import (
     RecordSource,
     StopReason,
 )
+from services.api.remote_log_metadata_manager import SweepKind, SweepOutcome
 from services.api.remote_storage_manager import IndexType, SegmentFile, SegmentObjectKind
 from services.api.segments import (
     RemoteLogSegmentMetadata,
@@ -59,6 +60,9 @@ class EnumConverter(Generic[E, V]):
     def members(self) -> Iterable[E]:
         return self._to_wire.keys()
 
+    def knows(self, number: V) -> bool:
+        return number in self._from_wire
+
     def to_proto(self, member: E) -> V:
         return self._to_wire[member]
 
@@ -83,6 +87,8 @@ partition_delete_state = EnumConverter(
 retention_owner = EnumConverter(RetentionOwner, segment_pb.RetentionOwner, "RETENTION_OWNER_")
 anomaly_kind = EnumConverter(AnomalyKind, rlmm_pb.AnomalyKind, "ANOMALY_KIND_")
 verification_kind = EnumConverter(VerificationKind, rlmm_pb.VerificationKind, "VERIFICATION_KIND_")
+sweep_kind = EnumConverter(SweepKind, rlmm_pb.SweepKind, "SWEEP_KIND_")
+sweep_outcome = EnumConverter(SweepOutcome, rlmm_pb.SweepOutcome, "SWEEP_OUTCOME_")
 index_type = EnumConverter(IndexType, segment_pb.IndexType, "INDEX_TYPE_")
 segment_file = EnumConverter(SegmentFile, rsm_pb.SegmentFile, "SEGMENT_FILE_")
 
