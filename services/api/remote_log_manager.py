@@ -309,6 +309,7 @@ class FetchPart:
         throttle_time_ms: how long to wait before the next read of this partition, because the fetch
             quota is used up, the store is slow, or too many reads wait; 0: not at all. Above 0 a
             part without records and error is not the end of the log.
+        metadata_age_ms: the age of what is known of the tier, if RLMM cannot be reached; else None.
     """
 
     topic_id_partition: TopicIdPartition
@@ -322,6 +323,7 @@ class FetchPart:
     aborted_transactions: tuple[AbortedTransaction, ...] = ()
     diverging_epoch: EpochEnd | None = None
     throttle_time_ms: int = 0
+    metadata_age_ms: int | None = None
 
 
 class ProblemKind(Enum):

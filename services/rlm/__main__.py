@@ -189,6 +189,7 @@ def _build_manager(
             threads=settings.remote_log_reader_threads,
             wait_s=settings.remote_fetch_max_wait_ms / 1000,
             max_waiting=settings.remote_log_reader_max_pending_tasks,
+            stale_s=settings.metadata_stale_reads_ms / 1000,
             quota=FetchQuotaLimit(
                 max_bytes_per_second=settings.remote_log_manager_fetch_max_bytes_per_second,
                 windows=settings.remote_log_manager_fetch_quota_window_num,

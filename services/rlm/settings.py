@@ -260,6 +260,14 @@ class RlmSettings(ServiceSettings):
         description="Maximum concurrent reads of the tier. Must be below RLM_STREAM_THREADS, so "
         "that local reads are served even while the tier is slow.",
     )
+    metadata_stale_reads_ms: int = Field(
+        default=300_000,
+        ge=0,
+        le=_INT32_MAX,
+        description="Maximum age of what RLM knows of the tier to serve consumers with it "
+        "while RLMM cannot be reached, ms. Answers show the age. 0: such reads are answered "
+        "TIERED_STORAGE_NOT_AVAILABLE.",
+    )
     remote_log_reader_max_pending_tasks: int = Field(
         default=100,
         ge=0,

@@ -183,6 +183,9 @@ def _clipped(ranges: dict[int, OffsetRanges], lineage: Lineage) -> Iterator[tupl
             yield max(first, lowest), min(last, end - 1)
 
 
+_RETRY_AFTER_S = 1.0
+
+
 class TierState:
     """Follow one partition in RLMM. Thread-safe.
 
@@ -212,6 +215,8 @@ class TierState:
         self._lock = threading.Lock()
         self._tier = Tier()
         self._changes_here = self._changes_seen = 0
+        self._current_s: float | None = None
+        self._failed_s: float | None = None
         self.listing_s = 0.0
         """The duration of the latest listing of all segments, seconds."""
 
@@ -260,8 +265,46 @@ class TierState:
                     self.listing_s = time.monotonic() - began_s
             except RemoteResourceNotFoundError:
                 self._tier = Tier(known=False)
+            except (RetriableRemoteStorageError, ThrottledError):
+                self._failed_s = time.monotonic()
+                raise
+            # From before the call: what it returned may be as old.
+            self._current_s, self._failed_s = began_s, None
             self._changes_seen = self._changes_here
             return self._tier
+
+    def refresh_or_last(self, max_age_s: float) -> tuple[Tier, float | None]:
+        """Return the tier as `refresh` does; as it was last known if RLMM is unreachable.
+
+        For reads only: no deletion may be decided by it. After a failure RLMM is called again in a
+        second.
+
+        Args:
+            max_age_s: how old it may be.
+
+        Returns:
+            The tier, and its age in seconds if RLMM is unreachable.
+
+        Raises:
+            RetriableRemoteStorageError: if it is older, or not known.
+        """
+        last, failed_s = self._last_known(max_age_s), self._failed_s
+        has_just_failed = failed_s is not None and time.monotonic() - failed_s < _RETRY_AFTER_S
+        if last is not None and has_just_failed:
+            return last
+        try:
+            return self.refresh(), None
+        except (RetriableRemoteStorageError, ThrottledError):
+            last = self._last_known(max_age_s)
+            if last is None:
+                raise
+            return last
+
+    def _last_known(self, max_age_s: float) -> tuple[Tier, float] | None:
+        if self._current_s is None or not self._tier.known:
+            return None
+        age_s = time.monotonic() - self._current_s
+        return (self._tier, age_s) if age_s <= max_age_s else None
 
     def take(self, listed: Tier) -> None:
         """Use a tier that another caller listed completely at one revision."""

@@ -1,18 +1,22 @@
-"""Test the limits of reads of the tier: the fetch quota, and the queue for reader threads."""
+"""Test the limits of reads of the tier: quota, queue, and what is known while RLMM is away."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Semaphore
 from typing import Any
 
+import pytest
+
+from services.api.errors import RetriableRemoteStorageError
 from services.api.remote_log_manager import FetchError
 from services.client.records import decoded
 from services.rlm.fetch.segment_reader import FetchQuotaLimit, RemoteReadLimits
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.harness.bombs import honest_batch
+from tests.harness.eventually import eventually
 from tests.harness.ship_stack import Stack, bytes_of, fetch, lose_rolled_segments, read
-from tests.harness.troubled_managers import Hanging
-from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, three_segments
+from tests.harness.troubled_managers import Hanging, raising
+from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
 
 
 def test_reads_beyond_the_quota_are_empty_and_say_how_long_to_wait(
@@ -74,3 +78,42 @@ def use_up_savings(rlm: BrokerRemoteLogManager) -> None:
     """Use up what the idle quota had saved up."""
     while not fetch(rlm, 0, max_bytes=1)[0].throttle_time_ms:
         pass
+
+
+class Sometimes:
+    """The real RLMM, which is unreachable while `is_away`."""
+
+    def __init__(self, rlmm: object) -> None:
+        self._rlmm = rlmm
+        self.is_away = False
+
+    def __getattr__(self, name: str) -> Any:
+        if self.is_away:
+            return raising(RetriableRemoteStorageError("away"))
+        return getattr(self._rlmm, name)
+
+
+@pytest.mark.parametrize("stale_s", [300.0, 0.0])
+def test_known_segments_are_read_while_rlmm_is_away(
+    stack: Stack, log_dir: Path, stale_s: float
+) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    rlmm: Any = Sometimes(stack.rlmm)
+    limits = RlmLimits(read=RemoteReadLimits(stale_s=stale_s))
+    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, rlmm, limits)
+    found = fetch(rlm, 0, max_bytes=1)[0]
+    assert found.metadata_age_ms is None
+    rlmm.is_away = True
+    for _ in range(2):
+        (part,) = fetch(rlm, 5, max_bytes=1)
+        (unknown,) = fetch(rlm, 15, max_bytes=1)
+        assert unknown.error is FetchError.TIERED_STORAGE_NOT_AVAILABLE
+        if stale_s:
+            assert part.record_batches == batch(5, 5)
+            assert part.metadata_age_ms is not None
+        else:
+            assert part.error is FetchError.TIERED_STORAGE_NOT_AVAILABLE
+    rlmm.is_away = False
+    eventually(lambda: isinstance(read(rlm, 15), bytes))

@@ -105,7 +105,9 @@ class PartitionFetch:
         self._isolation = IsolationLevel.READ_UNCOMMITTED if self._is_follower else isolation
         self._role = role
         self._aborted: AbortedTransactions | None = None
-        self.view = PartitionView(partition, remote)
+        # A replica must not go by what may have changed.
+        max_age_s = remote.stale_s if role is FetchRole.CONSUMER else 0.0
+        self.view = PartitionView(partition, remote, max_age_s)
 
     def find_bounds(self) -> Bounds:
         """Read what the offset needs of log and tier, as PartitionView.find_bounds."""
@@ -326,6 +328,7 @@ class Fetcher:
         tier_read = TierRead(self._counts, name.topic)
         try:
             parts.bounds = fetch.find_bounds()
+            parts.tier_age_s = fetch.view.tier_age_s
             fetch.view.check_leader_epoch(wanted.current_leader_epoch)
             if role is FetchRole.FOLLOWER:
                 fetch.view.require_leader()
@@ -364,6 +367,7 @@ class _Parts:
         self._source: RecordSource | None = None
         self._is_empty = True
         self.bounds = Bounds(-1, -1, -1, -1)
+        self.tier_age_s: float | None = None
 
     def add(self, source: RecordSource, batch: Batch) -> Iterator[FetchPart]:
         if source is not self._source or self._gathered_bytes + batch.size_bytes > MAX_PART_BYTES:
@@ -438,4 +442,5 @@ class _Parts:
             record_batches=record_batches,
             source=source,
             aborted_transactions=aborted,
+            metadata_age_ms=None if self.tier_age_s is None else int(self.tier_age_s * 1000),
         )

@@ -81,15 +81,25 @@ class PartitionView:
     Attributes:
         log: None if this broker has no log of the partition, or no role for it.
         tier: as it was last known, or read for this request.
+        tier_age_s: its age, if it was to be read and RLMM was unreachable.
     """
 
-    def __init__(self, partition: Partition, remote: RemoteSegmentReader) -> None:
+    def __init__(
+        self, partition: Partition, remote: RemoteSegmentReader, max_age_s: float = 0.0
+    ) -> None:
+        """See a partition.
+
+        Args:
+            max_age_s: how old the tier's state may be if RLMM is unreachable.
+        """
         self.partition = partition
         self.remote = remote
         self.log: LocalLog | None = None
         self.tier = Tier()
         self._tier_stable_end: int | None = None
         self._holds_slot = False
+        self._max_age_s = max_age_s
+        self.tier_age_s: float | None = None
 
     @contextmanager
     def remote_slot(self) -> Iterator[None]:
@@ -151,7 +161,8 @@ class PartitionView:
         """
         with self.remote_slot():
             try:
-                self.tier = self.partition.tier.refresh()
+                state = self.partition.tier
+                self.tier, self.tier_age_s = state.refresh_or_last(self._max_age_s)
             except InvalidRequestError as e:
                 raise UnknownPartitionError(str(e)) from e
 

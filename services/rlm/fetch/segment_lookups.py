@@ -10,7 +10,7 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segments import RemoteLogSegmentMetadata
 
 _PARTITIONS = 1024
-_SEGMENTS = 4
+_SEGMENTS = 16
 """The most that are remembered: partitions, and segments of each."""
 
 

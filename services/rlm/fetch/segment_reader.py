@@ -184,12 +184,14 @@ class RemoteReadLimits:
         wait_s: how long a read waits for a free slot, and for the store's next bytes, seconds
             (Kafka: remote.fetch.max.wait.ms).
         max_waiting: reads that wait for a slot (Kafka: remote.log.reader.max.pending.tasks).
+        stale_s: how old metadata may be with which consumers are served while RLMM is unreachable.
     """
 
     threads: int = 10
     wait_s: float = 0.5
     max_waiting: int = 100
     quota: FetchQuotaLimit = field(default_factory=FetchQuotaLimit)
+    stale_s: float = 300.0
 
 
 class RemoteSegmentReader:
@@ -212,6 +214,7 @@ class RemoteSegmentReader:
         self.queue = FairQueue(name, limits.threads, max_waiters=limits.max_waiting)
         self._quota = limits.quota.bucket(clock)
         self._wait_s = limits.wait_s
+        self.stale_s = limits.stale_s
 
     def batches(
         self,

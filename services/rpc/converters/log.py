@@ -106,6 +106,7 @@ def fetch_part_to_proto(part: FetchPart) -> pb.FetchResponse:
         ],
         diverging_epoch=epoch_end_to_proto(part.diverging_epoch),
         throttle_time_ms=part.throttle_time_ms,
+        metadata_age_ms=part.metadata_age_ms,
     )
     if part.source is not None:
         message.source = record_source.to_proto(part.source)
@@ -136,6 +137,7 @@ def fetch_part_from_proto(message: pb.FetchResponse) -> FetchPart:
         ),
         diverging_epoch=EpochEnd(end.leader_epoch, end.end_offset) if diverges else None,
         throttle_time_ms=message.throttle_time_ms,
+        metadata_age_ms=message.metadata_age_ms if message.HasField("metadata_age_ms") else None,
     )
 
 
