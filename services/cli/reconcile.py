@@ -263,7 +263,7 @@ def scrub(
 
         topic_ids = frozenset(find_topic(metadata, text).topic_id for text in topics)
         plan = ScrubPlan(uuid4().hex, number, parts, topic_ids or None, locations)
-        pace = Pace(_rate_limit(rate), Event().wait)
+        pace = Pace(rate_limit(rate), Event().wait)
         done = Scrub(metadata, store, objects, plan, pace, show).run()
     if output is Format.JSON:
         print_json(scrub_document(plan, topics, rate, done))
@@ -274,7 +274,7 @@ def scrub(
     raise typer.Exit(0 if done.is_complete else EXIT_FAILED)
 
 
-def _rate_limit(bytes_per_s: int) -> Callable[[int], None]:
+def rate_limit(bytes_per_s: int) -> Callable[[int], None]:
     if not bytes_per_s:
         return lambda _: None
     return TokenBucket(bytes_per_s, bytes_per_s * BURST_S, name="bytes per second").take

@@ -144,3 +144,47 @@ def test_a_service_that_is_away_is_a_failure(rlmm: RlmmProcess) -> None:
     done = rlmm.sediment("scrub", "--rsm", "127.0.0.1:9")
     assert done.returncode == 3
     assert "127.0.0.1:9" in done.stderr
+
+
+def verify(rlmm: RlmmProcess, rsm: ServedRsm, partition: str) -> tuple[int, dict[str, Any]]:
+    done = rlmm.sediment("verify", partition, "--rsm", rsm.address, "-o", "json")
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_one_partition_is_verified_and_no_other(rlmm: RlmmProcess, rsm: ServedRsm) -> None:
+    fill(rlmm, rsm, "orders", 3)
+    fill(rlmm, rsm, "audit", 1)
+    code, found = verify(rlmm, rsm, "orders-0")
+    assert (code, found["segments"], found["verified"]) == (0, 3, 3)
+    assert 3 * SIZE < found["read_bytes"] < 4 * SIZE
+    assert (found["missing_start_offsets"], found["elsewhere_start_offsets"]) == ([], [])
+    assert "the tier has no partition nobody-0" in rlmm.refusal(
+        "verify", "nobody-0", "--rsm", rsm.address
+    )
+
+
+def test_damaged_and_missing_segments_of_a_partition_are_found(
+    rlmm: RlmmProcess, rsm: ServedRsm, store: FilesystemStorage
+) -> None:
+    fill(rlmm, rsm, "orders", 3)
+    (summary,) = rlmm.client.list_partitions(topic="orders").partitions
+    segments = rlmm.client.list_remote_log_segments(summary.topic_id_partition).segments
+    lost, damaged = (
+        [key for key in store.list_keys("") if each.remote_log_segment_id.id.hex in key]
+        for each in segments[:2]
+    )
+    assert len(lost) == 3
+    assert store.delete(lost) == {}
+    (log,) = [key for key in damaged if key.endswith(".log")]
+    content = bytearray(store.get(log))
+    content[7] ^= 1
+    store.delete([log])
+    store.put(log, bytes(content))
+    code, found = verify(rlmm, rsm, "orders-0")
+    assert (code, found["verified"], found["damaged"]) == (1, 1, 1)
+    assert found["missing_start_offsets"] == [segments[0].start_offset]
+    kinds = [each["kind"] for each in rlmm.answers("anomalies")]
+    assert sorted(kinds) == ["CORRUPT_OBJECT", "MISSING_OBJECTS"]
+    done = rlmm.sediment("verify", "orders-0", "--rsm", rsm.address)
+    assert (done.returncode, "no objects of the segments at 0" in done.stderr) == (1, True)
