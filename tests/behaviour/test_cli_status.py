@@ -236,8 +236,8 @@ def test_sweeps_are_shown_and_one_that_did_not_end_well_is_a_warning(
 
 
 def test_top_shows_each_topic_as_often_as_asked(rlmm: RlmmProcess) -> None:
-    finished(rlmm.client, a_topic("orders", 1)[0], 0, 9, segment_size_in_bytes=3 << 30)
+    finished(rlmm.client, a_topic("orders", 1)[0], 0, 9, segment_size_in_bytes=1 << 30)
     shown = rlmm.sediment("top", "--count", "2", "--interval-s", "0.5")
     assert (shown.returncode, shown.stderr) == (0, "")
     rows = [line.split() for line in shown.stdout.splitlines() if line.startswith("orders")]
-    assert rows == [["orders", "3.0", "GiB", "1", "-", "0", "B", "0", "0"]] * 2
+    assert rows == [["orders", "1.0", "GiB", "1", "-", "0", "B", "0", "0"]] * 2
