@@ -23,9 +23,10 @@ from services.api.remote_log_manager import IsolationLevel
 from services.api.roles import Role
 from services.records.decode import RecordColumns, decode
 from services.rlm.consumers.listener import TlsPeers
+from services.rlm.fetch.segment_reader import FetchQuotaLimit, RemoteReadLimits
 from services.rlm.kafka_admin.client import connected
 from services.rlm.kafka_admin.security import KafkaSecurity
-from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rpc.server.sockets import SocketAccess
 from tests.harness.broker_answers import broker_answers
 from tests.harness.committed_reads import batches_in, committed_in
@@ -34,7 +35,15 @@ from tests.harness.databases import Databases
 from tests.harness.eventually import eventually
 from tests.harness.kafka_client import CLIENT_TIMEOUT_S, Cluster, headers_of
 from tests.harness.secured_rsm import Secrets, make_secrets
-from tests.harness.ship_stack import BUNDLED, bundled_name, bytes_of, running_stack
+from tests.harness.ship_stack import (
+    BUNDLED,
+    Stack,
+    bundled_name,
+    bytes_of,
+    lose_rolled_segments,
+    running_stack,
+)
+from tests.unit.rlm.kafka_bytes import NAME, three_segments
 
 TOPICS = ("payments", "mixed-codecs")
 PAYMENTS, MIXED = map(bundled_name, TOPICS)
@@ -146,37 +155,54 @@ def test_one_node_leads_everything_that_it_lists(address: str) -> None:
     assert (unknown.error_code, unknown.partitions) == (3, [])
 
 
-def test_a_fetch_by_topic_id(address: str) -> None:
+def fetched(address: str, topic_id: UUID) -> Any:
+    """Fetch offset 3 of a topic's partition 0, a batch at most."""
     kind = FetchRequest.FetchTopic
+    wanted = kind.FetchPartition(
+        partition=0,
+        current_leader_epoch=-1,
+        fetch_offset=3,
+        last_fetched_epoch=-1,
+        log_start_offset=-1,
+        partition_max_bytes=1,
+    )
+    request = FetchRequest(
+        replica_id=-1,
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[kind(topic_id=topic_id, partitions=[wanted])],
+        forgotten_topics_data=[],
+        rack_id="",
+        min_version=13,
+    )
+    return ask(address, request)
 
-    def fetch(topic_id: Any) -> Any:
-        wanted = kind.FetchPartition(
-            partition=0,
-            current_leader_epoch=-1,
-            fetch_offset=3,
-            last_fetched_epoch=-1,
-            log_start_offset=-1,
-            partition_max_bytes=1,
-        )
-        request = FetchRequest(
-            replica_id=-1,
-            max_wait_ms=0,
-            min_bytes=0,
-            max_bytes=1,
-            isolation_level=0,
-            session_id=0,
-            session_epoch=-1,
-            topics=[kind(topic_id=topic_id, partitions=[wanted])],
-            forgotten_topics_data=[],
-            rack_id="",
-            min_version=13,
-        )
-        ((answer,),) = (topic.partitions for topic in ask(address, request).responses)
-        return answer
 
-    assert log_of(PAYMENTS).find(bytes(fetch(PAYMENTS.topic_id).records)) >= 0
-    assert fetch(PAYMENTS.topic_id).records
-    assert fetch(UUID(int=5)).error_code == 100
+def test_a_fetch_by_topic_id(address: str) -> None:
+    ((known,),) = (topic.partitions for topic in fetched(address, PAYMENTS.topic_id).responses)
+    assert known.records
+    assert log_of(PAYMENTS).find(bytes(known.records)) >= 0
+    ((unknown,),) = (topic.partitions for topic in fetched(address, UUID(int=5)).responses)
+    assert unknown.error_code == 100
+
+
+def test_a_consumer_that_gets_nothing_for_the_quota_is_told_to_wait(
+    stack: Stack, log_dir: Path
+) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    quota = FetchQuotaLimit(max_bytes_per_second=1, windows=1)
+    rlm = stack.rlm(log_dir, limits=RlmLimits(read=RemoteReadLimits(quota=quota)))
+    with serving_consumers(rlm) as address:
+        answers = [fetched(address, NAME.topic_id) for _ in range(4)]
+    assert answers[-1].throttle_time_ms > 0
+    assert [bool(t.partitions[0].records) for t in answers[-1].responses] == [False]
+    assert [p.error_code for t in answers[-1].responses for p in t.partitions] == [0]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 The messages are encoded by kafka-python, whose `kafka.protocol` has Kafka's schemas.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -195,13 +195,13 @@ class Answers:
 
     def _asked_topic(self, asked: Any, version: int) -> Any:
         name = asked.name
-        if version >= 10 and name is None:
+        if version >= 10 and not name:
             topic = self._catalog.by_id(asked.topic_id)
             # What a caller may not read looks like what is not there.
             if topic is None or not self._may_read("Fetch", topic.name):
                 return _no_topic(None, asked.topic_id, _UNKNOWN_TOPIC_ID)
             return self._topic(topic)
-        if not self._may_read("Fetch", name):
+        if name and not self._may_read("Fetch", name):
             return _no_topic(name, ZERO_UUID, _NOT_AUTHORIZED)
         topic = self._catalog.by_name(name)
         if topic is None:
@@ -239,10 +239,10 @@ class Answers:
         failed: dict[tuple[Any, int], int] = {}
         names: dict[tuple[Any, int], TopicIdPartition] = {}
         by_id = version >= _BY_TOPIC_ID
-        for topic in request.topics:
+        for topic in _items(request.topics):
             key = topic.topic_id if by_id else topic.topic
             found = self._readable("Fetch", key)
-            for each in topic.partitions:
+            for each in _items(topic.partitions):
                 at = key, each.partition
                 if isinstance(found, int):
                     failed[at] = found
@@ -254,10 +254,10 @@ class Answers:
                     failed[at] = _OUT_OF_RANGE if each.fetch_offset < 0 else _INVALID_REQUEST
         parts = self._parts(request, list(islice(wanted.values(), MAX_FETCH_PARTITIONS)))
         responses = []
-        for topic in request.topics:
+        for topic in _items(request.topics):
             key = topic.topic_id if by_id else topic.topic
             data = []
-            for each in topic.partitions:
+            for each in _items(topic.partitions):
                 at = key, each.partition
                 if at in failed:
                     data.append(_no_data(each.partition, failed[at]))
@@ -267,7 +267,10 @@ class Answers:
                 _FetchTopic(topic=topic.topic, topic_id=topic.topic_id, partitions=data)
             )
         return FetchResponse(
-            throttle_time_ms=0, error_code=_NONE, session_id=0, responses=responses
+            throttle_time_ms=_throttle_time_ms(parts.values()),
+            error_code=_NONE,
+            session_id=0,
+            responses=responses,
         )
 
     def _parts(
@@ -324,10 +327,10 @@ class Answers:
         isolation = _isolation(request.isolation_level or 0)
         timeout_ms = max(request.timeout_ms or 0, 0)
         topics = []
-        for topic in request.topics:
+        for topic in _items(request.topics):
             found = self._readable("ListOffsets", topic.name)
             answers = []
-            for each in topic.partitions:
+            for each in _items(topic.partitions):
                 if isinstance(found, int):
                     answers.append(_no_offset(each.partition_index, found))
                     continue
@@ -358,10 +361,10 @@ class Answers:
 
     def _epochs(self, request: Any, version: int) -> Any:
         topics = []
-        for topic in request.topics:
+        for topic in _items(request.topics):
             found = self._readable("OffsetForLeaderEpoch", topic.topic)
             answers = []
-            for each in topic.partitions:
+            for each in _items(topic.partitions):
                 if isinstance(found, int):
                     answers.append(_no_epoch(each.partition, found))
                     continue
@@ -404,10 +407,10 @@ class Answers:
                         record_errors=[],
                         error_message=_READ_ONLY,
                     )
-                    for each in topic.partition_data
+                    for each in _items(topic.partition_data)
                 ],
             )
-            for topic in request.topic_data
+            for topic in _items(request.topic_data)
         ]
         return ProduceResponse(responses=refused, throttle_time_ms=0)
 
@@ -426,6 +429,8 @@ class Answers:
             if name is None or not self._may_read(rpc, name):
                 return _UNKNOWN_TOPIC_ID
             return topic, name
+        if not topic:
+            return _UNKNOWN_TOPIC
         if not self._may_read(rpc, topic):
             return _NOT_AUTHORIZED
         topic_id = self._catalog.id_of(topic)
@@ -442,12 +447,27 @@ def _framed(response: Any, version: int, correlation_id: int) -> bytes:
     return bytes(response.encode(header=True, framed=True))
 
 
+def _items(array: list[Any] | None) -> list[Any]:
+    """Return an array that Kafka's schema does not let be null."""
+    if array is None:
+        raise UnservedRequestError("an array is null")
+    return array
+
+
 def _bounded(value: int, least: int, most: int) -> int:
     return min(max(value, least), most)
 
 
 def _isolation(number: int) -> IsolationLevel:
     return IsolationLevel.READ_COMMITTED if number == 1 else IsolationLevel.READ_UNCOMMITTED
+
+
+def _throttle_time_ms(answers: Iterable[list[FetchPart]]) -> int:
+    """Return how long the client is to wait: only if the quota of the tier left it no records."""
+    parts = [part for answer in answers for part in answer]
+    if any(part.record_batches for part in parts):
+        return 0
+    return max((part.throttle_time_ms for part in parts), default=0)
 
 
 def _epoch(number: int | None) -> int | None:

@@ -3,6 +3,7 @@
 from tests.harness.parsers import (
     of_access,
     of_brokers,
+    of_consumers,
     of_fetches,
     of_logs,
     of_messages,
@@ -17,6 +18,7 @@ TARGETS = {
         of_logs,
         of_fetches,
         of_brokers,
+        of_consumers,
         of_stores,
         of_messages,
         of_records,
