@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from threading import Event
+from pathlib import Path
+from threading import Barrier, Event
 
 import psutil
 import pytest
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import all_partitions
+from spark_jobs.local_engine import LocalEngine
 from spark_jobs.sweep_error import SweepError
 from tests.harness.eventually import eventually
 from tests.harness.rlmm_database import events, waiting
@@ -114,13 +116,27 @@ def executors(spark: SparkSession) -> list[psutil.Process]:
     return [p for p in alive if "CoarseGrainedExecutor" in str(p.cmdline())]
 
 
-def kill_the_executor(waiting_one: psutil.Process) -> None:
+Kill = Callable[[Tier, psutil.Process], None]
+"""Kill a process while an executor waits for RLMM."""
+
+
+def kill_the_executor(tier: Tier, waiting_one: psutil.Process) -> None:
     waiting_one.kill()
 
 
-def kill_its_python_workers(waiting_one: psutil.Process) -> None:
+def kill_its_python_workers(tier: Tier, waiting_one: psutil.Process) -> None:
     for worker in waiting_one.children(recursive=True):
         worker.kill()
+
+
+def restart_rlmm(tier: Tier, waiting_one: psutil.Process) -> None:
+    tier.rlmm_process.kill()
+    tier.rlmm_process.start()
+
+
+def restart_rsm(tier: Tier, waiting_one: psutil.Process) -> None:
+    tier.rsm_process.kill()
+    tier.rsm_process.start()
 
 
 def one_that_calls(spark: SparkSession, address: str) -> psutil.Process:
@@ -142,6 +158,10 @@ def one_that_calls(spark: SparkSession, address: str) -> psutil.Process:
         pytest.param(kill_its_python_workers, "marking", marks=pytest.mark.long),
         pytest.param(kill_the_executor, "marking", marks=pytest.mark.long),
         pytest.param(kill_its_python_workers, "deleting", marks=pytest.mark.long),
+        pytest.param(restart_rlmm, "marking", marks=pytest.mark.long),
+        pytest.param(restart_rlmm, "deleting", marks=pytest.mark.long),
+        pytest.param(restart_rsm, "marking", marks=pytest.mark.long),
+        pytest.param(restart_rsm, "deleting", marks=pytest.mark.long),
     ],
 )
 def test_a_task_that_is_lost_half_way_is_done_again_and_counts_once(
@@ -150,16 +170,16 @@ def test_a_task_that_is_lost_half_way_is_done_again_and_counts_once(
     spark: SparkSession,
     due: TopicIdPartition,
     phase: str,
-    kill: Callable[[psutil.Process], None],
+    kill: Kill,
 ) -> None:
-    """It dies while RLMM has its call, which is carried out when nobody waits for it any more."""
+    """It, or a service, dies while RLMM has its call, which may be carried out afterwards."""
     begun = Event()
 
     def kill_who_waits() -> None:
         with tier.held_up(due):
             begun.set()
             eventually(lambda: waiting(tier.engine), deadline_ms=300_000)
-            kill(one_that_calls(spark, tier.rlmm_process.address))
+            kill(tier, one_that_calls(spark, tier.rlmm_process.address))
 
     with ThreadPoolExecutor(1) as pool:
         killed: list[Future[None]] = []
@@ -222,3 +242,23 @@ def test_a_driver_killed_between_its_phases_reports_nothing_and_the_next_run_fin
     earlier = list(done.segments("earlier_plan_id").values())
     assert earlier.count(plan_id_of(killed)) == marked
     assert_only_what_was_due_is_gone(tier, due, done)
+
+
+@pytest.mark.long
+def test_two_sweeps_of_one_scope_at_once_delete_each_segment_once(
+    jobs: Jobs, tier: Tier, due: TopicIdPartition, tmp_path: Path
+) -> None:
+    """By both engines: each has planned all before the other marks."""
+    planned = Barrier(2, timeout=600)
+    (tmp_path / "other").mkdir()
+    other = Jobs(LocalEngine, tier, tmp_path / "other")
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(other.retention, [due.topic], {"marking": planned.wait}, apply=True)
+        done = [jobs.retention([due.topic], {"marking": planned.wait}, apply=True)]
+        done.append(running.result())
+    assert {each.outcome for each in done} <= {"DONE", "PARTIAL"}
+    of_segments = [e for e in events(tier.engine, due) if "DELETE_SEGMENT" in str(e.to_state)]
+    assert len({(e.segment_id, e.to_state) for e in of_segments}) == len(of_segments)
+    last = jobs.retention([due.topic], apply=True)
+    assert_only_what_was_due_is_gone(tier, due, last)
+    assert sum(each.totals["deleted_segments"] for each in (*done, last)) >= DUE
