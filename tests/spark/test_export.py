@@ -1,4 +1,4 @@
-"""`main.py export` into a Delta table: killed between commits and while it writes,
+"""`main.py export` into a Delta table: killed between commits and while it writes, twice at once,
 and of topics some of which cannot be exported.
 
 In the environment of `make install-export`, which has an older Spark: so are both data sources.
@@ -130,10 +130,10 @@ def kill_while_writing(export: Export) -> None:
         process.communicate(timeout=TIMEOUT_S)
 
 
-def wanted_rows(tier: ServedTier) -> list[dict[str, Any]]:
+def wanted_rows(tier: ServedTier, topics: Sequence[str] = TOPICS) -> list[dict[str, Any]]:
     return [
         row
-        for topic in sorted(TOPICS)
+        for topic in sorted(topics)
         for row in records(tier, topic=topic, isolation="read_committed")
     ]
 
@@ -168,6 +168,23 @@ def test_kills_add_nothing_twice_and_miss_nothing(shipped: ServedTier, tmp_path:
     assert code == 0
     assert {row["commits"] for row in report["partitions"]} == {0}
     assert len(export.commits()) == commits
+
+
+def test_two_exports_of_one_table_at_once_add_nothing_twice(
+    shipped: ServedTier, tmp_path: Path
+) -> None:
+    export = Export(shipped, tmp_path / "table", ["payments"], max_offsets=1_000)
+    other = Export(shipped, export.table, ["payments"], max_offsets=700)
+    with export.start() as one, other.start() as two:
+        errors = [each.communicate(timeout=TIMEOUT_S)[1] for each in (one, two)]
+    # Of commits at the same time one fails, and its job ends.
+    assert sorted((one.returncode, two.returncode)) in ([0, 0], [0, 3]), errors
+    code, report = export.run()
+    assert (code, report["outcome"]) == (0, "DONE")
+    rows = export.rows()
+    for row in rows:
+        del row["topic_id"]
+    assert rows == wanted_rows(shipped, ["payments"])
 
 
 def test_a_partition_that_cannot_be_exported_does_not_keep_the_others(
