@@ -99,11 +99,22 @@ def _note_same(expected: _Whole, got: _Whole, reading: Reading) -> None:
 
 def _fetch(manager: RemoteLogManager, tp: TopicIdPartition, offset: int) -> list[_Whole]:
     """Fetch at least one batch, from the one that holds `offset` on."""
+    while (found := _fetch_once(manager, tp, offset)) is None:
+        pass
+    return found
+
+
+def _fetch_once(
+    manager: RemoteLogManager, tp: TopicIdPartition, offset: int
+) -> list[_Whole] | None:
+    """Fetch once; None if RLM waited for the store as long as it waits, and reads on."""
     request = FetchRequest((FetchPartition(tp, offset, FETCH_BYTES),), FETCH_BYTES)
     found: list[_Whole] = []
     pieces: list[bytes] = []
     source: RecordSource | None = None
+    is_slow = False
     for part in manager.fetch(request):
+        is_slow |= part.error is FetchError.NONE and part.throttle_time_ms > 0
         if part.error is not FetchError.NONE and not (found or pieces):
             raise _NotReadBackError(f"{part.error.value}: {part.error_message}")
         if part.source is not source:
@@ -111,6 +122,8 @@ def _fetch(manager: RemoteLogManager, tp: TopicIdPartition, offset: int) -> list
             pieces, source = [], part.source
         pieces.append(part.record_batches)
     found.extend(_parse(b"".join(pieces), source))
+    if not found and is_slow:
+        return None
     if not found:
         raise _NotReadBackError("the answer was empty")
     return found

@@ -43,6 +43,7 @@ from tests.harness.ship_stack import (
     Stack,
     bytes_of,
     fetch,
+    fetch_once,
     lose_rolled_segments,
     read,
 )
@@ -253,7 +254,7 @@ def test_a_silent_store_holds_no_reader_and_one_request(stack: Stack, log_dir: P
     rsm = Hanging(stack.rsm, "fetch_log_segment", hanging)
     rlm = stack.rlm(log_dir, rsm=rsm, limits=RlmLimits(read=RemoteReadLimits(wait_s=0.05)))
     for _ in range(2):
-        (part,) = fetch(rlm, 0)
+        (part,) = fetch_once(rlm, 0)
         assert (part.error, part.record_batches) == (FetchError.NONE, b"")
         # A reader must not take it for the end of the log.
         assert part.throttle_time_ms > 0

@@ -141,6 +141,9 @@ def faulty_world(
         # By default the last wait is as long as the outage: benchmarks measure that, and a short
         # test would depend on a second more or less.
         "RLM_REMOTE_LOG_MANAGER_TASK_RETRY_BACKOFF_MAX_MS": "2000",
+        # So that each read of the tier needs every service.
+        "RLM_REMOTE_LOG_CHUNK_CACHE_MEMORY_BYTES": "0",
+        "RLM_METADATA_STALE_READS_MS": "0",
         **(rlm_options or {}),
     }
     rlm = ServiceProcess("rlm", settings, directory / "rlm")

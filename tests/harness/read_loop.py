@@ -16,6 +16,7 @@ from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 
 _READ_BYTES = 64 * 1024
+_AWAY = FetchError.TIERED_STORAGE_NOT_AVAILABLE
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,9 @@ class ReadLoop:
                 at_s = time.monotonic()
                 try:
                     first = next(iter(manager.fetch(self._request)))
-                    answer = first.error.name
+                    # Asked to come back, because the store has not answered in time.
+                    is_late = not first.record_batches and first.throttle_time_ms > 0
+                    answer = _AWAY.name if is_late else first.error.name
                 except RemoteStorageError as e:
                     answer = type(e).__name__
                 self.reads.append(Read(at_s, time.monotonic() - at_s, answer))

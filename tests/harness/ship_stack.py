@@ -89,7 +89,25 @@ def bundled_name(topic: str, partition: int = 0) -> TopicIdPartition:
     return next(n for n in found if (n.topic, n.partition) == (topic, partition))
 
 
+_LATE_MS = 1
+
+
 def fetch(
+    rlm: RemoteLogManager,
+    offset: int,
+    name: TopicIdPartition = NAME,
+    max_bytes: int = EVERYTHING,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> list[FetchPart]:
+    """Fetch, and again as long as the store is slower than RLM waits: the machine may be busy."""
+    while True:
+        parts = fetch_once(rlm, offset, name, max_bytes, isolation)
+        first = parts[0]
+        if first.record_batches or first.throttle_time_ms != _LATE_MS:
+            return parts
+
+
+def fetch_once(
     rlm: RemoteLogManager,
     offset: int,
     name: TopicIdPartition = NAME,

@@ -67,6 +67,9 @@ class ConstantReader(Background):
             self.failures.append(f"{name.topic} at {offset}: {said}")
             return
         data = b"".join(part.record_batches for part in parts)
+        if not data and parts[0].throttle_time_ms:
+            self.away += 1
+            return
         if not data and offset >= parts[0].high_watermark:
             self.early += 1
             return

@@ -67,6 +67,8 @@ def fetch_all(rlm: RemoteLogManager, name: TopicIdPartition) -> ReadLog:
             else:
                 log.local_bytes += len(part.record_batches)
         data = b"".join(part.record_batches for part in parts)
+        if not data and parts[0].throttle_time_ms:
+            continue  # The store was slow.
         if not data:
             assert offset == parts[0].high_watermark, f"{name} ends at {offset}: {parts[0]}"
             return log
