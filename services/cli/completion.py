@@ -32,10 +32,12 @@ def completion(
 ) -> None:
     """Print a script that completes commands and options.
 
+    Write it where the shell looks for completions.
+
     \b
-    bash: sediment completion bash > ~/.local/share/bash-completion/completions/sediment
-    zsh:  sediment completion zsh > ~/.zfunc/_sediment   (~/.zfunc in fpath)
-    fish: sediment completion fish > ~/.config/fish/completions/sediment.fish
+    bash  ~/.local/share/bash-completion/completions/sediment
+    zsh   _sediment in a directory of fpath
+    fish  ~/.config/fish/completions/sediment.fish
     """
     write = {Shell.BASH: bash_script, Shell.ZSH: zsh_script, Shell.FISH: fish_script}[shell]
     typer.echo(write(all_words()))

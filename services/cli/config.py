@@ -17,7 +17,7 @@ from services.rlm.settings import RlmSettings
 from services.rlmm.settings import RlmmSettings
 from services.rsm.settings import RsmSettings
 
-app = command_group("Check the settings of services.")
+app = command_group("Check a file of settings.")
 
 CLASSES: Mapping[str, type[ServiceSettings]] = {
     "RSM": RsmSettings,

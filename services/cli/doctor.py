@@ -29,7 +29,7 @@ def doctor(
     data_dir: DataDir = None,
     output: JsonOrTable = Format.TABLE,
 ) -> None:
-    """Check settings, clocks, bucket, database, certificates and brokers.
+    """Check settings, clocks, bucket, database and certificates.
 
     Checks every service whose address is known. Settings (RSM_*, RLMM_*,
     RLM_*) and what they name are checked if they are in the environment, or

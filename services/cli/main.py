@@ -29,7 +29,7 @@ COMMANDS = {
     "scrub": ("reconcile", "Read stored segments and verify their checksums."),
     "anomalies": ("reconcile", "List the problems that reconcile and scrub found."),
     "verified": ("verified", "Show what was verified of each topic, and how long ago."),
-    "verify": ("verify", "Read one partition's segments and verify their checksums."),
+    "verify": ("verify", "Read a partition's segments and verify their checksums."),
     "status": ("status", "Show on one screen whether the tier is well."),
     "top": ("top", "Show topics with tier, growth and what waits, live."),
     "doctor": ("doctor", "Check settings, clocks, bucket, database and certificates."),
@@ -39,7 +39,7 @@ COMMANDS = {
     "store": ("store", "Check the object store behind RSM."),
     "policy": ("policy", "Check a policy file and show what it grants."),
     "config": ("config", "Check a file of settings."),
-    "completion": ("completion", "Print a script that completes commands in a shell."),
+    "completion": ("completion", "Print a script that completes commands and options."),
     "sweep": ("sweep", "Expire segments or remove partitions in bulk."),
 }
 

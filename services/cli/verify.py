@@ -91,9 +91,9 @@ def verify(
     data_dir: DataDir = None,
     output: JsonOrTable = Format.TABLE,
 ) -> None:
-    """Read every finished segment of a partition and verify its checksums.
+    """Read a partition's segments and verify their checksums.
 
-    Damaged and missing segments are recorded, as by a scrub;
+    Only finished segments. Damaged and missing ones are recorded, as by a scrub;
     `sediment anomalies` lists them.
 
     \b
