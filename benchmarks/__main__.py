@@ -31,6 +31,7 @@ from benchmarks import (
     spark_delete,
     spark_records,
     spark_scan,
+    status_time,
     tls,
 )
 from benchmarks.measure import Result, report
@@ -73,6 +74,7 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "rlm_catch_up": rlm_reads.run_catch_up,
     "rlm_fetch_hit": rlm_reads.run_fetch_hit,
     "rlm_cold_first_record": rlm_reads.run_cold_first_record,
+    "status_time": status_time.run,
     "service_memory": service_memory.run,
     "tls_unary": tls.run_unary,
     "tls_stream": tls.run_stream,

@@ -11,23 +11,17 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
 from services.api.errors import InvalidRequestError, RemoteStorageError
 from services.common.printable import json_line, printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 EXIT_PARTIAL = 1
 EXIT_USAGE = 2
@@ -117,8 +111,18 @@ def time_text(timestamp_ms: int, timespec: str = "milliseconds") -> str:
         return f"{timestamp_ms} ms, after the year 9999"
 
 
-def bytes_bar() -> Progress:
+def bytes_bar() -> "Progress":
     """Return a progress bar, not started yet; it draws on a terminal only."""
+    # Here and below, because commands without progress must not wait for it.
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
     console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}", markup=False),
@@ -134,6 +138,8 @@ def bytes_bar() -> Progress:
 @contextmanager
 def counter() -> Iterator[Callable[[str, int], None]]:
     """Count on standard error, on a terminal only; yield the call that sets a named count."""
+    from rich.progress import MofNCompleteColumn, Progress, TextColumn
+
     console = Console(stderr=True)
     columns = TextColumn("{task.description}", markup=False), MofNCompleteColumn()
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
