@@ -198,7 +198,9 @@ def roll_services(scene: Scene, story: Story) -> None:
             eventually(partial(served_calls, service, method), DEADLINE_MS)
     for log, before in zip(logs, said_before, strict=True):
         lines = log.read_text()[before:].splitlines()
-        story.errors_in_the_roll += [line for line in lines if " ERROR " in line]
+        story.errors_in_the_roll += [
+            line for line in lines if " ERROR " in line or " does not serve" in line
+        ]
 
 
 def pair_of(world: World) -> tuple[ServiceProcess, ServiceProcess]:
