@@ -1,5 +1,6 @@
 """Test the limits of reads of the tier: quota, queue, and what is known while RLMM is away."""
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Semaphore
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.api.errors import RetriableRemoteStorageError
+from services.api.errors import RetriableRemoteStorageError, every_error_class
 from services.api.remote_log_manager import FetchError
 from services.client.records import decoded
 from services.rlm.fetch.segment_reader import FetchQuotaLimit, RemoteReadLimits
@@ -78,6 +79,12 @@ def use_up_savings(rlm: BrokerRemoteLogManager) -> None:
     """Use up what the idle quota had saved up."""
     while not fetch(rlm, 0, max_bytes=1)[0].throttle_time_ms:
         pass
+
+
+def test_errors_that_stay_in_rlm_are_not_taken_for_those_of_services() -> None:
+    """A client finds the class of an error by its reason."""
+    reasons = Counter(cls.reason for cls in every_error_class())
+    assert [reason for reason, count in reasons.items() if count > 1] == []
 
 
 class Sometimes:

@@ -19,7 +19,8 @@ from services.rlm.fetch.partition_view import (
     UnknownLeaderEpochError,
     UnknownPartitionError,
 )
-from services.rlm.fetch.segment_reader import LostSegmentError
+from services.rlm.fetch.read_ahead import ReadTimeoutError
+from services.rlm.fetch.segment_reader import LostSegmentError, ReadThrottledError
 from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 
 PARTITION_FAILURES = (
@@ -29,6 +30,8 @@ PARTITION_FAILURES = (
     MovedToTierError,
     FencedReaderError,
     UnknownLeaderEpochError,
+    ReadTimeoutError,
+    ReadThrottledError,
     LostSegmentError,
     DamagedLogError,
     LogFileError,
@@ -45,6 +48,7 @@ _NAMES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], FetchError], 
     ((FencedReaderError, FencedLeaderEpochError), FetchError.FENCED_LEADER_EPOCH),
     (UnknownLeaderEpochError, FetchError.UNKNOWN_LEADER_EPOCH),
     (RETRIABLE_ERRORS, FetchError.TIERED_STORAGE_NOT_AVAILABLE),
+    ((ReadTimeoutError, ReadThrottledError), FetchError.TIERED_STORAGE_NOT_AVAILABLE),
     ((DamagedLogError, CorruptSegmentError), FetchError.CORRUPT_MESSAGE),
     (DeletionRefusedError, FetchError.POLICY_VIOLATION),
     # A leader-epoch index: the offset exists, so the error must not be OFFSET_OUT_OF_RANGE.

@@ -21,8 +21,11 @@ RETRY_PAUSE_S = 0.1
 _REMEMBERED_READS = 1024
 
 
-class ReadTimeoutError(RetriableRemoteStorageError):
-    """The error if bytes do not arrive in time; their request goes on."""
+class ReadTimeoutError(Exception):
+    """The error if bytes do not arrive in time; their request goes on.
+
+    It is not of the tree of errors that services send: clients would take others for it.
+    """
 
 
 NextSegment = Callable[[], RemoteLogSegmentMetadata | None]
@@ -116,8 +119,6 @@ class SegmentStream:
         while self._position < self._end:
             try:
                 yield from self._to_end_of_chunk()
-            except ReadTimeoutError:
-                raise
             except (RetriableRemoteStorageError, ThrottledError):
                 if time.monotonic() + RETRY_PAUSE_S >= self._until_s:
                     raise

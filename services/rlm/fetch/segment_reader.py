@@ -8,11 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.api.errors import (
-    RemoteResourceNotFoundError,
-    RemoteStorageError,
-    ThrottledError,
-)
+from services.api.errors import RemoteResourceNotFoundError, RemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.lineage import EpochRanges, Lineage
 from services.api.remote_log_manager import RecordSource
@@ -374,7 +370,7 @@ class RemoteSegmentReader:
         return self.queue.acquire(timeout_s=self._wait_s)
 
 
-class ReadThrottledError(ThrottledError):
+class ReadThrottledError(Exception):
     """The error of a read for which the fetch quota has no bytes left.
 
     Attributes:
