@@ -9,7 +9,7 @@ from services.api.ids import TopicIdPartition
 from services.api.lineage import parse_checkpoint
 from services.api.remote_log_manager import ProblemKind
 from services.api.remote_storage_manager import IndexType
-from services.cli.output import CommandError
+from services.client import ReadFailedError
 from services.rlm.copy.ship import ShipOutcome, ship
 from services.rlm.kafka_log.partition_dir import list_segments, read_lineage
 from tests.harness.eventually import eventually
@@ -148,7 +148,7 @@ def test_records_that_were_deleted_on_request_before_the_copy_are_not_served(
     tier.ship(topic)
     rlm = tier.without_rolled_segments(tmp_path)
     assert fetched(rlm, name, inside_a_segment) == consumed(tier.cluster, name)
-    with pytest.raises(CommandError, match="OFFSET_OUT_OF_RANGE"):
+    with pytest.raises(ReadFailedError, match="OFFSET_OUT_OF_RANGE"):
         fetched(rlm, name, inside_a_segment - 1)
 
 
@@ -205,5 +205,5 @@ def test_segments_deleted_before_shipping_are_a_gap_for_readers(
     rlm = tier.manager(*tier.broker.log_dirs)
     assert ranges_in_tier(tier.finished(name)) == [*shipped, *ranges_on_disk(folder)]
     assert fetched(rlm, name, start) == records[start:]
-    with pytest.raises(CommandError, match=f"at offset {last_shipped + 1}: OFFSET_OUT_OF_RANGE"):
+    with pytest.raises(ReadFailedError, match=f"at offset {last_shipped + 1}: OFFSET_OUT_OF_RANGE"):
         fetched(rlm, name, 0)
