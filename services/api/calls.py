@@ -45,6 +45,7 @@ class Call:
             topic. A service calls it with the name that it stored, if the request has only an id.
         charge_bytes: counts bytes that the caller will read elsewhere against the caller's rate;
             raises ThrottledError if the rate is used up.
+        has_own_thread: a thread of this caller serves the call, so that a wait holds up no other.
     """
 
     actor: str
@@ -53,6 +54,7 @@ class Call:
     left_s: Callable[[], float] = _for_ever
     require_topic: Callable[[str], None] = _any_topic
     charge_bytes: Callable[[int], None] = _any_amount
+    has_own_thread: bool = False
 
 
 IN_PROCESS = Call(actor="in-process", request_id="-")

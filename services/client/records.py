@@ -14,7 +14,7 @@ from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords
 from kafka.record.util import decode_varint
 
-from services.api.errors import RetriableRemoteStorageError
+from services.api.errors import RetriableRemoteStorageError, ThrottledError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import (
     AbortedTransaction,
@@ -239,7 +239,7 @@ def _fetch(
         except ReadFailedError as e:
             if not options.follow or e.error not in _MAY_PASS:
                 raise
-        except RetriableRemoteStorageError:
+        except (RetriableRemoteStorageError, ThrottledError):
             if not options.follow:
                 raise
         time.sleep(pause_s)

@@ -90,13 +90,18 @@ def main() -> None:
             servicer = RemoteLogManagerServicer(manager)
             pb_grpc.add_RemoteLogManagerServicer_to_server(servicer, server)
 
+        def end_waits() -> None:
+            manager.end_waits()
+            if listener is not None:  # Without waits its consumers would fetch without a pause.
+                listener.stop()
+
         def stop() -> None:
             if listener is not None:
                 listener.stop()
             manager.stop(settings.drain_timeout_ms / 1000)
 
         name = "tieredstorage.v1.RemoteLogManager"
-        service = Service("rlm", name, add_to, _always_ready, stop, end_watches=manager.end_waits)
+        service = Service("rlm", name, add_to, _always_ready, stop, end_watches=end_waits)
         serve(service, settings)
 
 

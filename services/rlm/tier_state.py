@@ -215,6 +215,7 @@ class TierState:
         self._lock = threading.Lock()
         self._tier = Tier()
         self._changes_here = self._changes_seen = 0
+        self._began_s = 0.0
         self._current_s: float | None = None
         self._failed_s: float | None = None
         self.listing_s = 0.0
@@ -257,21 +258,24 @@ class TierState:
             RetriableRemoteStorageError: if RLMM or its database is unreachable.
         """
         with self._lock:
-            began_s = time.monotonic()
-            try:
-                page = self._page("", self._tier.revision)
-                if not page.not_modified:
-                    self._tier = self._read(page)
-                    self.listing_s = time.monotonic() - began_s
-            except RemoteResourceNotFoundError:
-                self._tier = Tier(known=False)
-            except (RetriableRemoteStorageError, ThrottledError):
-                self._failed_s = time.monotonic()
-                raise
-            # From before the call: what it returned may be as old.
-            self._current_s, self._failed_s = began_s, None
-            self._changes_seen = self._changes_here
-            return self._tier
+            return self._refresh()
+
+    def _refresh(self) -> Tier:
+        began_s = self._began_s = time.monotonic()
+        try:
+            page = self._page("", self._tier.revision)
+            if not page.not_modified:
+                self._tier = self._read(page)
+                self.listing_s = time.monotonic() - began_s
+        except RemoteResourceNotFoundError:
+            self._tier = Tier(known=False)
+        except (RetriableRemoteStorageError, ThrottledError):
+            self._failed_s = time.monotonic()
+            raise
+        # From before the call: what it returned may be as old.
+        self._current_s, self._failed_s = began_s, None
+        self._changes_seen = self._changes_here
+        return self._tier
 
     def refresh_or_last(self, max_age_s: float) -> tuple[Tier, float | None]:
         """Return the tier as `refresh` does; as it was last known if RLMM is unreachable.
@@ -288,17 +292,29 @@ class TierState:
         Raises:
             RetriableRemoteStorageError: if it is older, or not known.
         """
-        last, failed_s = self._last_known(max_age_s), self._failed_s
-        has_just_failed = failed_s is not None and time.monotonic() - failed_s < _RETRY_AFTER_S
-        if last is not None and has_just_failed:
+        last = self._last_known(max_age_s)
+        if last is not None and self._has_just_failed():
+            return last
+        # A silent RLMM keeps one reader only. The others must not call it one after another.
+        late_s = _RETRY_AFTER_S - (time.monotonic() - self._began_s)
+        if not self._lock.acquire(timeout=-1 if last is None else max(late_s, _RETRY_AFTER_S / 20)):
+            assert last is not None
             return last
         try:
-            return self.refresh(), None
+            if last is not None and self._has_just_failed():
+                return last
+            return self._refresh(), None
         except (RetriableRemoteStorageError, ThrottledError):
             last = self._last_known(max_age_s)
             if last is None:
                 raise
             return last
+        finally:
+            self._lock.release()
+
+    def _has_just_failed(self) -> bool:
+        failed_s = self._failed_s
+        return failed_s is not None and time.monotonic() - failed_s < _RETRY_AFTER_S
 
     def _last_known(self, max_age_s: float) -> tuple[Tier, float] | None:
         if self._current_s is None or not self._tier.known:

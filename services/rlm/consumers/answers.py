@@ -5,7 +5,6 @@ The messages are encoded by kafka-python, whose `kafka.protocol` has Kafka's sch
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -34,7 +33,13 @@ from kafka.protocol.producer import (
 
 from services.api.errors import InvalidRequestError
 from services.api.ids import ZERO_UUID, TopicIdPartition
-from services.api.offset_queries import EpochQuery, OffsetQueries, OffsetQuery
+from services.api.offset_queries import (
+    MAX_OFFSET_QUERIES,
+    EpochQuery,
+    FoundOffset,
+    OffsetQueries,
+    OffsetQuery,
+)
 from services.api.remote_log_manager import (
     MAX_FETCH_BYTES,
     MAX_FETCH_PARTITIONS,
@@ -139,6 +144,7 @@ class Answers:
         self._may_read = may_read
         self._fetch_max_bytes = fetch_max_bytes
         self._catalog = Catalog(rlm)
+        self._fetched = 0
 
     def answer(self, api_key: int, version: int, data: bytes) -> bytes | None:
         """Return the framed answer to a request; None if the client expects none.
@@ -252,7 +258,7 @@ class Answers:
                     wanted[tp] = _wanted(tp, each)
                 except InvalidRequestError:
                     failed[at] = _OUT_OF_RANGE if each.fetch_offset < 0 else _INVALID_REQUEST
-        parts = self._parts(request, list(islice(wanted.values(), MAX_FETCH_PARTITIONS)))
+        parts = self._parts(request, self._next_of(list(wanted.values())))
         responses = []
         for topic in _items(request.topics):
             key = topic.topic_id if by_id else topic.topic
@@ -272,6 +278,14 @@ class Answers:
             session_id=0,
             responses=responses,
         )
+
+    def _next_of(self, wanted: list[FetchPartition]) -> list[FetchPartition]:
+        """Return as many as one request takes; the next call begins behind them."""
+        if len(wanted) <= MAX_FETCH_PARTITIONS:
+            return wanted
+        at = self._fetched % len(wanted)
+        self._fetched = at + MAX_FETCH_PARTITIONS
+        return (wanted + wanted)[at : at + MAX_FETCH_PARTITIONS]
 
     def _parts(
         self, request: Any, wanted: list[FetchPartition]
@@ -326,28 +340,32 @@ class Answers:
     def _list_offsets(self, request: Any, version: int) -> Any:
         isolation = _isolation(request.isolation_level or 0)
         timeout_ms = max(request.timeout_ms or 0, 0)
-        topics = []
+        asked: list[tuple[str, list[OffsetQuery | int]]] = []
         for topic in _items(request.topics):
             found = self._readable("ListOffsets", topic.name)
-            answers = []
-            for each in _items(topic.partitions):
-                if isinstance(found, int):
-                    answers.append(_no_offset(each.partition_index, found))
-                    continue
-                answers.append(self._offset(found, each, isolation, timeout_ms))
-            topics.append(_ListTopic(name=topic.name, partitions=answers))
+            asked.append((topic.name, [_query(found, each) for each in _items(topic.partitions)]))
+        queries = [each for _, of in asked for each in of if isinstance(each, OffsetQuery)]
+        # One call: the time that it may take is that of the whole request.
+        first = tuple(queries[:MAX_OFFSET_QUERIES])
+        queried = OffsetQueries(first, isolation, timeout_ms) if first else None
+        answers = iter([] if queried is None else self._rlm.list_offsets(queried))
+        topics = [
+            _ListTopic(
+                name=topic.name,
+                partitions=[
+                    _no_offset(each.partition_index, query)
+                    if isinstance(query, int)
+                    else self._offset(each.partition_index, next(answers, None))
+                    for each, query in zip(topic.partitions, of, strict=True)
+                ],
+            )
+            for topic, (_, of) in zip(request.topics, asked, strict=True)
+        ]
         return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
 
-    def _offset(
-        self, topic: tuple[UUID, str], asked: Any, isolation: IsolationLevel, timeout_ms: int
-    ) -> Any:
-        partition = asked.partition_index
-        try:
-            tp = TopicIdPartition(*topic, partition)
-            query = OffsetQuery(tp, asked.timestamp, _epoch(asked.current_leader_epoch))
-        except InvalidRequestError:
-            return _no_offset(partition, _INVALID_REQUEST)
-        (found,) = self._rlm.list_offsets(OffsetQueries((query,), isolation, timeout_ms))
+    def _offset(self, partition: int, found: FoundOffset | None) -> Any:
+        if found is None:  # Beyond the most queries of one request: the client asks again.
+            return _no_offset(partition, _CODES[FetchError.REQUEST_TIMED_OUT])
         self._forget_if_unknown(found)
         if found.error is not FetchError.NONE:
             return _no_offset(partition, _code(found.error, False))
@@ -476,6 +494,17 @@ def _epoch(number: int | None) -> int | None:
 
 def _code(error: FetchError, by_id: bool) -> int:
     return _UNKNOWN_TOPIC_ID if by_id and error is FetchError.UNKNOWN_TOPIC_ID else _CODES[error]
+
+
+def _query(topic: tuple[UUID, str] | int, asked: Any) -> OffsetQuery | int:
+    """Return the query for a partition, or its error code."""
+    if isinstance(topic, int):
+        return topic
+    try:
+        tp = TopicIdPartition(*topic, asked.partition_index)
+        return OffsetQuery(tp, asked.timestamp, _epoch(asked.current_leader_epoch))
+    except InvalidRequestError:
+        return _INVALID_REQUEST
 
 
 def _wanted(tp: TopicIdPartition, asked: Any) -> FetchPartition:

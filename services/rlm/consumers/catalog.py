@@ -1,5 +1,6 @@
 """Find the partitions that a consumer may read, by topic name or id."""
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from services.api.offset_queries import OffsetService
 
 KNOWN_TOPICS = 10_000
 KNOWN_FOR_S = 30.0
+LISTED_AT_MOST_EVERY_S = 1.0
+"""How often a connection may list all topics for ids that it does not know."""
 
 
 _UNKNOWN = ""
@@ -60,6 +63,7 @@ class Catalog:
         self._rlm = rlm
         self._ids: TTLCache[str, UUID] = TTLCache(KNOWN_TOPICS, KNOWN_FOR_S)
         self._names: TTLCache[UUID, str] = TTLCache(KNOWN_TOPICS, KNOWN_FOR_S)
+        self._lists_again_s = 0.0
 
     def all_topics(self) -> list[Topic]:
         """Return all topics, by name."""
@@ -86,6 +90,10 @@ class Catalog:
     def name_of(self, topic_id: UUID) -> str | None:
         """Return the name of a topic's id."""
         if topic_id not in self._names:
+            if time.monotonic() < self._lists_again_s:
+                return None
+            # Ids are anyone's to invent, and are looked up before the policy can be asked.
+            self._lists_again_s = time.monotonic() + LISTED_AT_MOST_EVERY_S
             for each in self._rlm.served_partitions():
                 tp = each.topic_id_partition
                 self._names[tp.topic_id] = tp.topic

@@ -3,6 +3,7 @@
 import logging
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -16,11 +17,22 @@ from services.rlm.consumers.answers import Answers, Node, UnservedRequestError
 from services.rlm.consumers.catalog import ConsumedLog
 from services.rlm.metrics import CONSUMER_CONNECTIONS, CONSUMER_REFUSALS
 
-MAX_REQUEST_BYTES = 2 * 1024 * 1024
-"""Larger than any request that is served; a write of a larger size is not answered."""
+MAX_REQUEST_BYTES = 256 * 1024
+"""Larger than any request that is served. An item of 2 bytes takes some 300 once it is decoded and
+answered, and requests are decoded before the policy is asked.
+"""
+
+MAX_WRITE_BYTES = 2 * 1024 * 1024
+"""A write of a larger size is not answered."""
+
+_PRODUCE = 0
 
 STALL_TIMEOUT_S = 30.0
 """How long a handshake, or the rest of a request or an answer may make no progress."""
+
+ACCEPT_PAUSE_S = 0.1
+
+_SENT_AT_ONCE = 64 * 1024
 
 _HEADER = Struct(">hhi")
 _SIZE = Struct(">i")
@@ -111,7 +123,7 @@ class ConsumerListener:
         )
 
     def stop(self) -> None:
-        """Stop listening, and close all connections."""
+        """Stop listening, and close all connections. Idempotent."""
         with self._lock:
             self._is_stopping = True
             opened = list(self._open)
@@ -126,14 +138,23 @@ class ConsumerListener:
             try:
                 connection, _ = self._listener.accept()
             except OSError as e:
-                if not self._is_stopping:
-                    _log.error("consumers cannot connect; restart RLM: %s", e)
-                return
+                if self._is_stopping:
+                    return
+                # No file descriptor is free, or the client is gone already: both pass.
+                _log.warning("a consumer cannot connect; accepting again: %s", e)
+                time.sleep(ACCEPT_PAUSE_S)
+                continue
             if not self._places.acquire(blocking=False):
                 CONSUMER_REFUSALS.labels("connections").inc()
                 connection.close()
                 continue
-            Thread(target=self._serve, args=(connection,), name="consumer", daemon=True).start()
+            try:
+                Thread(target=self._serve, args=(connection,), name="consumer", daemon=True).start()
+            except RuntimeError as e:  # No thread can be started.
+                _log.warning("a consumer is refused: %s", e)
+                CONSUMER_REFUSALS.labels("connections").inc()
+                connection.close()
+                self._places.release()
 
     def _serve(self, accepted: socket.socket) -> None:
         CONSUMER_CONNECTIONS.inc()
@@ -193,15 +214,24 @@ class ConsumerListener:
             return False
         connection.settimeout(STALL_TIMEOUT_S)
         size = _SIZE.unpack(first + _exactly(connection, _SIZE.size - len(first)))[0]
-        if not _HEADER.size <= size <= MAX_REQUEST_BYTES:
-            raise UnservedRequestError(f"a request of {size} bytes; at most {MAX_REQUEST_BYTES}")
+        if not _HEADER.size <= size <= MAX_WRITE_BYTES:
+            raise UnservedRequestError(f"a request of {size} bytes; at most {MAX_WRITE_BYTES}")
         data = _exactly(connection, size)
         api_key, version, correlation_id = _HEADER.unpack_from(data)
-        call = Call(identity, f"kafka-{correlation_id}", is_active=lambda: not self._is_stopping)
+        if api_key != _PRODUCE and size > MAX_REQUEST_BYTES:
+            raise UnservedRequestError(f"a request of {size} bytes; at most {MAX_REQUEST_BYTES}")
+        call = Call(
+            identity,
+            f"kafka-{correlation_id}",
+            is_active=lambda: not self._is_stopping,
+            has_own_thread=True,
+        )
         with serving(call):
             answer = answers.answer(api_key, version, data)
         if answer is not None:
-            connection.sendall(answer)
+            # sendall counts the time of all that it sends, however the client progresses.
+            for at in range(0, len(answer), _SENT_AT_ONCE):
+                connection.sendall(memoryview(answer)[at : at + _SENT_AT_ONCE])
         return True
 
 

@@ -5,7 +5,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -154,7 +154,7 @@ class ChunkCache:
         segment: RemoteLogSegmentMetadata,
         position: int,
         wanted: int,
-        used: Sequence[Chunk] = (),
+        used: Collection[Chunk] = (),
     ) -> Chunk:
         """Get the chunk with the byte at `position`; release it after use.
 

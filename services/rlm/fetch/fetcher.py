@@ -21,7 +21,7 @@ from services.api.remote_log_manager import (
 )
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT32_MAX
-from services.common.retry import replan
+from services.common.retry import RETRIABLE_ERRORS, replan
 from services.records.batches import Batch, BatchError
 from services.rlm.fetch.aborted_transactions import AbortedTransactions, index_entries
 from services.rlm.fetch.index_cache import damaged
@@ -54,10 +54,12 @@ class RequestBudget:
     Attributes:
         left_bytes: the rest of the request's limit.
         empty: nothing was returned yet, so the next batch is returned whatever its size.
+        tier_is_late: a partition has waited for the tier in vain, so the next ones do not wait.
     """
 
     left_bytes: int
     empty: bool = True
+    tier_is_late: bool = False
 
 
 class PartitionBudget:
@@ -96,6 +98,7 @@ class PartitionFetch:
         offset: int,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         role: FetchRole = FetchRole.CONSUMER,
+        waits: bool = True,
     ) -> None:
         self._partition = partition
         self._remote = remote
@@ -107,7 +110,7 @@ class PartitionFetch:
         self._aborted: AbortedTransactions | None = None
         # A replica must not go by what may have changed.
         max_age_s = remote.stale_s if role is FetchRole.CONSUMER else 0.0
-        self.view = PartitionView(partition, remote, max_age_s)
+        self.view = PartitionView(partition, remote, max_age_s, waits)
 
     def find_bounds(self) -> Bounds:
         """Read what the offset needs of log and tier, as PartitionView.find_bounds."""
@@ -244,6 +247,7 @@ class PartitionFetch:
             budget.left_bytes,
             end_offset,
             lambda: self.view.find_remote(segment.end_offset + 1),
+            self.view.waits,
         )
         try:
             with self.view.remote_slot(), closing(batches):
@@ -277,6 +281,8 @@ MAX_PART_BYTES = 1024 * 1024
 
 _NO_ERRORS = (ReadTimeoutError, ReadThrottledError)
 """As in Kafka, reads that take too long or exceed the quota are answered without an error."""
+
+_LATE = (ReadTimeoutError, *RETRIABLE_ERRORS)
 
 _RETRY_AFTER_MS = 1000
 
@@ -315,15 +321,16 @@ class Fetcher:
         self._purgatory.hold(request)
         total = RequestBudget(request.max_bytes)
         for wanted in request.partitions:
-            budget = PartitionBudget(total, wanted.max_bytes)
-            yield from self._fetch_partition(wanted, request, budget)
+            yield from self._fetch_partition(wanted, request, total)
 
     def _fetch_partition(
-        self, wanted: FetchPartition, request: FetchRequest, budget: PartitionBudget
+        self, wanted: FetchPartition, request: FetchRequest, total: RequestBudget
     ) -> Iterator[FetchPart]:
         name, offset = wanted.topic_id_partition, wanted.fetch_offset
         isolation, role = request.isolation_level, request.role
-        fetch = PartitionFetch(self._partition_of(name), self._remote, offset, isolation, role)
+        budget, waits = PartitionBudget(total, wanted.max_bytes), not total.tier_is_late
+        partition = self._partition_of(name)
+        fetch = PartitionFetch(partition, self._remote, offset, isolation, role, waits)
         parts = _Parts(name, fetch.aborted_below)
         tier_read = TierRead(self._counts, name.topic)
         try:
@@ -342,6 +349,7 @@ class Fetcher:
                 yield from parts.add(source, batch)
             yield from parts.finish()
         except PARTITION_FAILURES as e:
+            total.tier_is_late |= isinstance(e, _LATE)
             if not isinstance(e, _NO_ERRORS):
                 tier_read.failed(e)
             yield from parts.end_early(e)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from services.api.errors import InvalidRequestError
+from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
 from services.api.lineage import EpochEnd, Lineage
 from services.api.remote_log_manager import FetchRole, IsolationLevel
 from services.api.segments import RemoteLogSegmentMetadata
@@ -85,12 +85,17 @@ class PartitionView:
     """
 
     def __init__(
-        self, partition: Partition, remote: RemoteSegmentReader, max_age_s: float = 0.0
+        self,
+        partition: Partition,
+        remote: RemoteSegmentReader,
+        max_age_s: float = 0.0,
+        waits: bool = True,
     ) -> None:
         """See a partition.
 
         Args:
             max_age_s: how old the tier's state may be if RLMM is unreachable.
+            waits: for a slot, and for the store; False if the request has waited already.
         """
         self.partition = partition
         self.remote = remote
@@ -99,6 +104,7 @@ class PartitionView:
         self._tier_stable_end: int | None = None
         self._holds_slot = False
         self._max_age_s = max_age_s
+        self.waits = waits
         self.tier_age_s: float | None = None
 
     @contextmanager
@@ -113,7 +119,7 @@ class PartitionView:
         if self._holds_slot:
             yield
             return
-        with self.remote.acquire_slot():
+        with self.remote.acquire_slot(self.waits):
             self._holds_slot = True
             try:
                 yield
@@ -143,6 +149,12 @@ class PartitionView:
             if self.partition.role.log_is_not_served:
                 raise NotServedHereError(f"{text} yet, but its log is here; retry in a few seconds")
             raise UnknownPartitionError(text)
+        if self.log is None and self.tier_age_s is not None and offset > self.tier.end_offset:
+            # The tier may have grown since; OFFSET_OUT_OF_RANGE would let a consumer begin again.
+            raise RetriableRemoteStorageError(
+                f"{self.partition.topic_id_partition}: offset {offset} is beyond what is known "
+                "here of the tier while RLMM cannot be reached; retry"
+            )
         if self.log is None and isolation is IsolationLevel.READ_COMMITTED:
             self._tier_stable_end = self._read_tier_stable_end()
         return self.bounds()

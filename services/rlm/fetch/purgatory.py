@@ -8,7 +8,7 @@ from threading import BoundedSemaphore, Event
 
 from services.api.calls import current_call
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_manager import FetchPartition, FetchRequest
+from services.api.remote_log_manager import FetchPartition, FetchRequest, FetchRole
 from services.records.batches import BatchError
 from services.rlm.fetch.kafka_errors import PARTITION_FAILURES
 from services.rlm.fetch.partition_view import PartitionView
@@ -25,7 +25,7 @@ UNFOLLOWED_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class PurgatoryLimits:
-    """The limit of waiting fetches: each holds a thread of the server.
+    """The limit of waiting fetches that hold a thread of the server.
 
     Attributes:
         most: fetches that wait at once; others are answered at once.
@@ -80,7 +80,8 @@ class FetchPurgatory:
         False at once if too many wait already, if RLM stops, or if the client is gone.
         """
         until_s = self._clock() + timeout_s
-        if not self._places.acquire(blocking=False):
+        needs_place = not current_call().has_own_thread
+        if needs_place and not self._places.acquire(blocking=False):
             return False
         DELAYED_FETCHES.inc()
         try:
@@ -92,7 +93,8 @@ class FetchPurgatory:
             return False
         finally:
             DELAYED_FETCHES.dec()
-            self._places.release()
+            if needs_place:
+                self._places.release()
 
     def _changes(self, partitions: Sequence[Partition]) -> list[object]:
         """Return what differs once there is something new; cheap while there is not."""
@@ -110,8 +112,10 @@ class FetchPurgatory:
 
     def _has_enough(self, request: FetchRequest, partitions: Sequence[Partition]) -> bool:
         missing = min(request.min_bytes, request.max_bytes)
+        # As the read that follows: the wait must not depend on RLMM if the read does not.
+        max_age_s = self._remote.stale_s if request.role is FetchRole.CONSUMER else 0.0
         for wanted, partition in zip(request.partitions, partitions, strict=True):
-            view = PartitionView(partition, self._remote)
+            view = PartitionView(partition, self._remote, max_age_s)
             try:
                 missing -= _readable_bytes(view, wanted, request, missing)
             except (*PARTITION_FAILURES, BatchError):

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from weakref import WeakSet
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
@@ -38,12 +39,13 @@ class SequentialRead:
 
     Attributes:
         run_bytes: before the present read; 0 for a reader that was not seen before.
-        used: chunks in which the reader was, and that may not make room for others yet.
+        used: chunks in which the reader was, and that may not make room for others yet. Weak: a
+            remembered read keeps no bytes that the cache has dropped.
         looked_behind: the segment whose successor was looked up.
     """
 
     run_bytes: int = 0
-    used: list[Chunk] = field(default_factory=list)
+    used: WeakSet[Chunk] = field(default_factory=WeakSet)
     looked_behind: RemoteLogSegmentId | None = None
 
     @property
@@ -161,7 +163,7 @@ class SegmentStream:
         for other in self._read.used:
             if other is not chunk:
                 self._cache.passed(other)
-        self._read.used = [] if chunk is None else [chunk]
+        self._read.used = WeakSet() if chunk is None else WeakSet([chunk])
 
     def _request_next(self, chunk: Chunk) -> None:
         wanted = self._wanted_end - chunk.end

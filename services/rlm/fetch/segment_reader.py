@@ -220,6 +220,7 @@ class RemoteSegmentReader:
         wanted_bytes: int,
         end_offset: int = INT64_MAX,
         next_segment: NextSegment = lambda: None,
+        waits: bool = True,
     ) -> Generator[Batch, None, None]:
         """Read the batches of a remote segment from `offset` to `end_offset` (exclusive).
 
@@ -230,6 +231,7 @@ class RemoteSegmentReader:
             wanted_bytes: about how much will be read; little more is requested from the store,
                 unless an earlier read ended at `offset`.
             next_segment: finds the segment that such a reader reads next.
+            waits: for the next bytes; False takes what has arrived, and requests the rest.
 
         Raises:
             BatchError: if a batch is damaged.
@@ -251,13 +253,12 @@ class RemoteSegmentReader:
         entry = self._cache.offset_index(segment).lookup(offset) if has_entry else None
         partition = segment.remote_log_segment_id.topic_id_partition
         read, read_bytes, next_offset = self._reads.begin(partition, offset), 0, offset
+        wait_s = self._wait_s if waits else 0.0
 
         def open_range(start: int, _: int) -> Iterator[memoryview]:
             wanted_end = start + wanted_bytes - read_bytes + _SKIPPED_AHEAD_BYTES
             return iter(
-                SegmentStream(
-                    self._chunks, segment, start, wanted_end, read, self._wait_s, next_segment
-                )
+                SegmentStream(self._chunks, segment, start, wanted_end, read, wait_s, next_segment)
             )
 
         try:
@@ -357,7 +358,7 @@ class RemoteSegmentReader:
                 return segment
         return None
 
-    def acquire_slot(self) -> Slot:
+    def acquire_slot(self, waits: bool = True) -> Slot:
         """Wait for one of the slots for remote reads.
 
         Every request to store or metadata for a reader holds a slot, so that enough threads are
@@ -367,7 +368,7 @@ class RemoteSegmentReader:
             ThrottledError: if too many reads wait already.
             RetriableRemoteStorageError: if no slot became free in time.
         """
-        return self.queue.acquire(timeout_s=self._wait_s)
+        return self.queue.acquire(timeout_s=self._wait_s if waits else 0.0)
 
 
 class ReadThrottledError(Exception):

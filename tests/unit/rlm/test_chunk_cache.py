@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Event
 from typing import Any, cast
+from weakref import ref
 
 import pytest
 
@@ -253,3 +254,15 @@ def test_chunks_of_a_deleted_segment_are_removed(
     cache.remove([copies[0].remote_log_segment_id])
     read(cache, copies[0], 0, MIB, SequentialRead())
     assert len(rsm.reads) == 2
+
+
+def test_a_remembered_reader_keeps_no_bytes_that_the_cache_has_dropped(
+    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
+) -> None:
+    cache, readers = cache_of(rsm), [SequentialRead() for _ in range(3)]
+    for number, reader in enumerate(readers):
+        read(cache, copies[0], number * 4 * MIB, MIB, reader)
+    left = [ref(chunk) for reader in readers for chunk in reader.used]
+    assert len(left) == 3
+    cache.close()
+    eventually(lambda: all(each() is None for each in left))
