@@ -12,7 +12,7 @@ class KeptTopic:
     Attributes:
         settings, settings_revision: see services.api.topic_config.StoredTopicConfig.
         log_starts: the log start offset of each partition that has one above 0.
-        marked: the partitions that are being deleted.
+        marked: the partitions that are being deleted, and the revision of each when that was read.
     """
 
     topic_id: UUID
@@ -20,7 +20,7 @@ class KeptTopic:
     settings: Mapping[str, str] = field(default_factory=dict)
     settings_revision: int = 0
     log_starts: Mapping[int, int] = field(default_factory=dict)
-    marked: tuple[int, ...] = ()
+    marked: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

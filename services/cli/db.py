@@ -236,7 +236,8 @@ def _keep_state(rsm: str, database_url: str, password_file: Path | None) -> _Kep
     state = read_deployment_state(database_url, password_file)
     with connected_segment_objects(rsm, None) as objects:
         before = deployment_state.read_head(objects)
-        reason = deployment_state.refusal(before, state)
+        topics = iter(()) if before is None else deployment_state.kept_topics(objects, before)
+        reason = deployment_state.refusal(before, state, topics)
         if reason:
             return _Kept(reason=reason)
         deployment_state.keep(objects, state, before)

@@ -8,8 +8,11 @@ from uuid import uuid4
 import typer
 
 from services.api.calls import MutationContext
+from services.api.deployment_state import KeptTopic
+from services.api.errors import CorruptSegmentError, NotServedError
 from services.api.ids import uuid_to_text
 from services.api.partitions import DeletionFreeze
+from services.api.remote_storage_manager import SegmentObjects
 from services.cli.connections import (
     DataDir,
     JsonOrTable,
@@ -68,10 +71,11 @@ def rebuild(
         connected_segment_objects(rsm, data_dir) as objects,
         connected_rlmm(rlmm, data_dir) as metadata,
     ):
-        head = read_head(objects)
+        head, kept, unread = _kept(objects)
         done = Rebuild(metadata, store, objects, plan, _progress()).run()
-        kept = list(kept_topics(objects, head)) if head is not None else []
-        back = put_settings_back(metadata, kept, apply=apply)
+        is_settled = head is not None and head.is_settled
+        back = put_settings_back(metadata, kept, is_settled=is_settled, apply=apply)
+        back.refused += unread
     waiting = {
         "log_starts": sum(len(each.log_starts) for each in kept),
         "marks": sum(len(each.marked) for each in kept),
@@ -109,12 +113,11 @@ def confirm_rebuild(
         connected_segment_objects(rsm, data_dir) as objects,
         connected_rlmm(rlmm, data_dir) as metadata,
     ):
-        head = read_head(objects)
-        kept = list(kept_topics(objects, head)) if head is not None else []
+        head, kept, unread = _kept(objects)
         ended = metadata.confirm_rebuild(MutationContext(reason=reason))
-        back = PutBack()
+        back = PutBack(refused=[*unread])
         if ended is not None and head is not None:
-            back = put_partitions_back(metadata, kept)
+            back = put_partitions_back(metadata, kept, is_settled=head.is_settled)
             settle(objects, head)
     if output is Format.JSON:
         freeze = None if ended is None else _freeze_as_json(ended)
@@ -130,6 +133,15 @@ def confirm_rebuild(
         for text in back.refused:
             say(f"refused: {text}")
     raise typer.Exit(EXIT_PARTIAL if back.refused else 0)
+
+
+def _kept(objects: SegmentObjects) -> tuple[Head | None, list[KeptTopic], list[str]]:
+    """Read what the bucket keeps, and why it cannot be read: metadata is rebuilt without it."""
+    try:
+        head = read_head(objects)
+        return head, [] if head is None else list(kept_topics(objects, head)), []
+    except (CorruptSegmentError, NotServedError) as e:  # damaged; RSM is of an earlier release
+        return None, [], [str(e)]
 
 
 def _progress() -> Callable[[Rebuilt], None]:
@@ -169,6 +181,8 @@ def _print(plan: RebuildPlan, done: Rebuilt) -> None:
 
 
 def _print_kept(head: Head | None, back: PutBack, waiting: Mapping[str, int]) -> None:
+    for text in back.refused:
+        say(f"refused: {text}")
     if head is None:
         say(
             "the bucket keeps no settings (`sediment db maintain --rsm`): put them again, or "
@@ -180,8 +194,6 @@ def _print_kept(head: Head | None, back: PutBack, waiting: Mapping[str, int]) ->
         f"settings of {back.settings:,} topics differ from those kept at {at}; confirm-rebuild "
         f"raises {waiting['log_starts']:,} log starts and marks {waiting['marks']:,} partitions"
     )
-    for text in back.refused:
-        say(f"refused: {text}")
 
 
 def _as_row(each: Difference) -> tuple[object, ...]:

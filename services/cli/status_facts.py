@@ -111,8 +111,22 @@ class TierFacts:
 
     @property
     def sweep_severity(self) -> Severity:
-        are_done = all(each.record.outcome is SweepOutcome.DONE for each in self.sweeps)
-        return Severity.OK if are_done else Severity.WARNING
+        is_open = any(
+            each.record.outcome is not SweepOutcome.DONE and not self._was_done_since(each)
+            for each in self.sweeps
+        )
+        return Severity.WARNING if is_open else Severity.OK
+
+    def _was_done_since(self, sweep: RecordedSweep) -> bool:
+        """Return whether a later sweep of its kind, of all its topics, ended well."""
+        topics = frozenset(sweep.record.topics)
+        return any(
+            later.ended_ms > sweep.ended_ms
+            and later.record.kind is sweep.record.kind
+            and later.record.outcome is SweepOutcome.DONE
+            and (not later.record.topics or (bool(topics) and topics <= {*later.record.topics}))
+            for later in self.sweeps
+        )
 
     @property
     def stuck_severity(self) -> Severity:

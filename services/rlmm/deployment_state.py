@@ -49,6 +49,8 @@ def _kept(rows: Sequence[Any]) -> tuple[KeptTopic, int]:
         log_starts={
             row.partition: row.log_start_offset for row in partitions if row.log_start_offset
         },
-        marked=tuple(row.partition for row in partitions if row.delete_state in _BEING_DELETED),
+        marked={
+            row.partition: row.revision for row in partitions if row.delete_state in _BEING_DELETED
+        },
     )
     return topic, first.config_revision + sum(row.revision for row in partitions)

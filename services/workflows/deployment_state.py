@@ -13,6 +13,7 @@ from services.api.calls import MutationContext
 from services.api.deployment_state import DeploymentState, KeptTopic
 from services.api.errors import (
     CorruptSegmentError,
+    DeletionRefusedError,
     PermissionDeniedError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
@@ -23,6 +24,7 @@ from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import SegmentObjects
+from services.api.topic_config import topic_config
 from services.common.inflate import (
     Codec,
     DamagedDataError,
@@ -109,10 +111,11 @@ def topics_from_bytes(name: str, data: bytes) -> list[KeptTopic]:
         raise _damaged(name, e) from e
 
 
-def refusal(head: Head | None, state: DeploymentState) -> str:
+def refusal(head: Head | None, state: DeploymentState, topics: Iterable[KeptTopic] = ()) -> str:
     """Return why a database must not replace what is kept; "" if it may.
 
-    A database that is new, or was restored, knows less than the bucket until it is rebuilt.
+    A database that is new, or was restored, knows less than the bucket until it is rebuilt. One
+    that was restored may have seen more changes since: `topics`, those of the head, show it too.
     """
     if head is None or head.is_settled:
         return ""
@@ -120,12 +123,29 @@ def refusal(head: Head | None, state: DeploymentState) -> str:
         which = f"is of the deployment {uuid_to_text(head.deployment_id)}, another database's"
     elif head.changes > state.changes:
         which = f"has {head.changes} changes, and this database {state.changes}"
+    elif lost := _later_topic(state, topics):
+        which = f"has later settings or log starts of the topic {lost}"
     else:
         return ""
     return (
         f"the state in the bucket {which}; if the database was lost or restored, run `sediment db "
         "rebuild --apply` and `sediment db confirm-rebuild`"
     )
+
+
+def _later_topic(state: DeploymentState, topics: Iterable[KeptTopic]) -> str:
+    """Return a topic of which the database knows less; "" if there is none.
+
+    In one database neither the revision of settings nor a log start ever falls.
+    """
+    known = {each.topic_id: each for each in state.topics}
+    for kept in topics:
+        now = known.get(kept.topic_id, KeptTopic(kept.topic_id, kept.topic))
+        starts = kept.log_starts.items()
+        is_lower = any(now.log_starts.get(partition, 0) < start for partition, start in starts)
+        if is_lower or now.settings_revision < kept.settings_revision:
+            return kept.topic
+    return ""
 
 
 def keep(objects: SegmentObjects, state: DeploymentState, before: Head | None) -> Head:
@@ -172,25 +192,35 @@ class PutBack:
 
 
 def put_settings_back(
-    rlmm: RemoteLogMetadataManager, topics: Iterable[KeptTopic], *, apply: bool
+    rlmm: RemoteLogMetadataManager,
+    topics: Iterable[KeptTopic],
+    *,
+    is_settled: bool,
+    apply: bool,
 ) -> PutBack:
-    """Put the settings of topics of which RLMM has none, or earlier ones.
+    """Put the settings of topics of which RLMM has none, or earlier ones. No hold is taken away.
 
     Args:
+        is_settled: see Head: what RLMM has was put back, or is later.
         apply: False: only count them.
     """
     done = PutBack()
     for topic in topics:
         if topic.settings_revision:
-            put = partial(_put_settings, rlmm, topic, apply=apply)
+            put = partial(_put_settings, rlmm, topic, is_settled=is_settled, apply=apply)
             done.settings += _tried(done, f"settings of {topic.topic}", put)
     return done
 
 
-def put_partitions_back(rlmm: RemoteLogMetadataManager, topics: Iterable[KeptTopic]) -> PutBack:
+def put_partitions_back(
+    rlmm: RemoteLogMetadataManager, topics: Iterable[KeptTopic], *, is_settled: bool
+) -> PutBack:
     """Raise log starts, and mark the partitions that were being deleted.
 
     RLMM must not have frozen deletions any more.
+
+    Args:
+        is_settled: see Head: marks were put back, and may have been taken away since.
     """
     done = PutBack()
     for topic in topics:
@@ -198,16 +228,27 @@ def put_partitions_back(rlmm: RemoteLogMetadataManager, topics: Iterable[KeptTop
             change = partial(_raise_log_start, rlmm, topic, partition, offset)
             what = f"log start {offset} of {topic.topic}-{partition}"
             done.log_starts += _tried(done, what, change)
+        if is_settled:
+            continue
         for partition in topic.marked:
             what = f"deletion of {topic.topic}-{partition}"
             done.marks += _tried(done, what, partial(_mark, rlmm, topic, partition))
     return done
 
 
-def _put_settings(rlmm: RemoteLogMetadataManager, topic: KeptTopic, *, apply: bool) -> bool:
+def _put_settings(
+    rlmm: RemoteLogMetadataManager, topic: KeptTopic, *, is_settled: bool, apply: bool
+) -> bool:
     stored = rlmm.topic_config(topic.topic_id)
     if topic.settings_revision <= stored.revision or stored.entries == topic.settings:
         return False
+    if is_settled and stored.revision:
+        return False
+    if stored.config.hold and not topic_config(topic.settings).hold:
+        raise DeletionRefusedError(
+            "the topic is on hold, and the kept settings have no hold; put the settings that it "
+            "is to have with `sediment topics set`"
+        )
     if apply:
         rlmm.put_topic_config(topic.topic_id, topic.settings, stored.revision, _CONTEXT)
     return True
@@ -222,8 +263,11 @@ def _raise_log_start(
 
 def _mark(rlmm: RemoteLogMetadataManager, topic: KeptTopic, partition: int) -> bool:
     tp = TopicIdPartition(topic.topic_id, topic.topic, partition)
-    if rlmm.partition_revisions([tp]) == [0]:
-        return False  # A mark would make the partition known.
+    [revision] = rlmm.partition_revisions([tp])
+    # A mark would make an unknown partition known. What RLMM knows later than the bucket is either
+    # marked still, or was undeleted since.
+    if not 0 < revision < topic.marked[partition]:
+        return False
     marked = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
     now_ms = time.time_ns() // 1_000_000
     metadata = RemotePartitionDeleteMetadata(tp, marked, now_ms, _NO_BROKER)

@@ -161,3 +161,56 @@ def test_a_restored_database_does_not_replace_what_is_newer(
     code, topics, reason = maintain(rlmm, rsm, database_url)
     assert (code, topics) == (1, None)
     assert "sediment db rebuild --apply" in reason
+
+
+@pytest.mark.deep
+def test_a_partition_that_was_undeleted_is_not_marked_again(
+    rlmm: RlmmProcess, rsm: ServedRsm, database_url: str
+) -> None:
+    (tp,) = a_topic("orders")
+    tier = SmallTier(rsm.client, rlmm.client)
+    tier.fill(tp, 1)
+    tier.mark_deleted(tp)
+    assert maintain(rlmm, rsm, database_url) == (0, 1, "")
+    assert rebuild(rlmm, rsm, "--apply")[0] == 0
+    rlmm.client.undelete_partition(tp)
+    confirm = ("db", "confirm-rebuild", "--reason", "checked", "--rsm", rsm.address)
+    [shown] = rlmm.answers(*confirm)
+    assert shown["marks"] == 0
+    [found] = rlmm.client.list_partitions().partitions
+    assert found.delete_state is None
+
+
+@pytest.mark.deep
+def test_another_rebuild_takes_no_hold_and_no_later_settings_away(
+    rlmm: RlmmProcess, rsm: ServedRsm, database_url: str, databases: Databases
+) -> None:
+    (tp,) = a_topic("orders")
+    SmallTier(rsm.client, rlmm.client).fill(tp, 1)
+    for retention_ms in ("1", "2", "3", "4"):
+        rlmm.client.put_topic_config(tp.topic_id, {"retention.ms": retention_ms})
+    assert maintain(rlmm, rsm, database_url) == (0, 1, "")
+    url = databases.take()
+    with serving_rlmm(url) as empty:
+        assert rebuild(empty, rsm, "--apply")[0] == 0
+        empty.client.put_topic_config(tp.topic_id, {"sediment.hold": "true"})
+        code, again = rebuild(empty, rsm, "--apply")
+        assert (code, len(again["kept"]["refused"])) == (1, 1)
+        assert empty.client.topic_config(tp.topic_id).config.hold
+        confirm = ("db", "confirm-rebuild", "--reason", "checked", "--rsm", rsm.address)
+        empty.answers(*confirm)
+        empty.client.put_topic_config(tp.topic_id, {"retention.ms": "9"})
+        assert rebuild(empty, rsm, "--apply")[0] == 0
+        assert empty.client.topic_config(tp.topic_id).entries == {"retention.ms": "9"}
+
+
+@pytest.mark.deep
+def test_a_damaged_state_in_the_bucket_does_not_keep_deletions_frozen(
+    rlmm: RlmmProcess, rsm: ServedRsm, database_url: str
+) -> None:
+    rsm.objects.put_deployment_state("topics", b"{")
+    code, applied = rebuild(rlmm, rsm, "--apply")
+    assert (code, len(applied["kept"]["refused"])) == (1, 1)
+    done = rlmm.sediment("db", "confirm-rebuild", "--reason", "checked", "--rsm", rsm.address)
+    assert (done.returncode, "cannot be read" in done.stderr) == (1, True)
+    assert frozen_since_ms(rlmm, database_url) is None

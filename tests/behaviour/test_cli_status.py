@@ -233,6 +233,8 @@ def test_sweeps_are_shown_and_one_that_did_not_end_well_is_a_warning(
     assert (first["topics"], first["outcome"], second["topics"]) == (["orders"], "REFUSED", [])
     shown = rlmm.sediment("status", "--rsm", rsm).stdout
     assert "retention of orders: refused 0 s ago" in " ".join(shown.split())
+    rlmm.client.report_sweep_run(replace(done, run_id="run-2"))
+    assert status(rlmm, "--rsm", rsm)[0] == 0  # It swept orders too.
 
 
 def test_top_shows_each_topic_as_often_as_asked(rlmm: RlmmProcess) -> None:

@@ -54,6 +54,16 @@ def _share_of_calls(matcher: str) -> str:
     )
 
 
+def _happened(counter: str, by: str) -> str:
+    """Return whether a counter grew within an hour, or began above 0, where increase() is 0."""
+    return (
+        f"sum by ({by}) (increase({counter}[1h])) > 0 "
+        f"or sum by ({by}) ({counter} unless {counter} offset 1h) > 0"
+    )
+
+
+_LEFT_S = "min by (topic) (sediment_rlm_seconds_until_local_deletion)"
+
 ALERTS = (
     Alert(
         "SedimentDown",
@@ -70,11 +80,15 @@ ALERTS = (
         "SedimentLocalDeletionNear",
         "critical",
         10,
-        "min by (topic) (sediment_rlm_seconds_until_local_deletion) < 3600",
+        # And less is left than has passed: local retention may be an hour, or copies wait by a lag.
+        f"{_LEFT_S} < 3600 and {_LEFT_S} < max by (topic) (sediment_rlm_remote_copy_lag_seconds)",
         "In less than an hour the broker deletes data of {{ $labels.topic }} that is not in the "
         "tier.",
         Example(
-            {'sediment_rlm_seconds_until_local_deletion{topic="orders"}': "3500-60x30"},
+            {
+                'sediment_rlm_seconds_until_local_deletion{topic="orders"}': "3500-60x30",
+                'sediment_rlm_remote_copy_lag_seconds{topic="orders"}': "82900+60x30",
+            },
             {"topic": "orders"},
         ),
     ),
@@ -82,11 +96,13 @@ ALERTS = (
         "SedimentLostBeforeCopy",
         "critical",
         0,
-        "sum by (job, instance) (increase(sediment_rlm_lost_ranges_total[1h])) > 0",
+        _happened("sediment_rlm_lost_ranges_total", "job, instance"),
         "The broker of {{ $labels.instance }} deleted data before it was copied.",
         Example(
             {
-                'sediment_rlm_lost_ranges_total{job="sediment-rlm",instance="a"}': "0x5 1x30",
+                'sediment_rlm_lost_ranges_total{job="sediment-rlm",instance="a"}': (
+                    "_ _ _ _ _ _ 1x30"
+                ),
             },
             {"job": "sediment-rlm", "instance": "a"},
             after_min=6,
@@ -96,12 +112,12 @@ ALERTS = (
         "SedimentDamagedData",
         "critical",
         0,
-        f'sum by (job, method) (increase({_CALLS}{{code="DATA_LOSS"}}[1h])) > 0',
+        _happened(f'{_CALLS}{{code="DATA_LOSS"}}', "job, method"),
         "{{ $labels.method }} of {{ $labels.job }} met data that is lost or damaged.",
         Example(
             {
                 f'{_CALLS}{{job="sediment-rsm",method="FetchLogSegment",code="DATA_LOSS"}}': (
-                    "0x5 1x30"
+                    "_ _ _ _ _ _ 1x30"
                 ),
             },
             {"job": "sediment-rsm", "method": "FetchLogSegment"},

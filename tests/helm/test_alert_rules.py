@@ -42,6 +42,30 @@ def test_each_alert_is_quiet_until_its_time_and_then_fires(promtool: Path, tmp_p
     run(promtool, "test", "rules", tmp_path / "tests.yaml")
 
 
+def test_what_waits_within_a_short_local_retention_is_no_alert(
+    promtool: Path, tmp_path: Path
+) -> None:
+    """An hour of local retention, and a copy lag of ten minutes."""
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules()))
+    series = {
+        "sediment_rlm_seconds_until_local_deletion": "3000x60",
+        "sediment_rlm_remote_copy_lag_seconds": "600x60",
+    }
+    quiet = {
+        "interval": "1m",
+        "input_series": [
+            {"series": f'{name}{{topic="orders"}}', "values": values}
+            for name, values in series.items()
+        ],
+        "alert_rule_test": [
+            {"eval_time": "30m", "alertname": "SedimentLocalDeletionNear", "exp_alerts": []}
+        ],
+    }
+    document = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [quiet]}
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(document))
+    run(promtool, "test", "rules", tmp_path / "tests.yaml")
+
+
 def test_prometheus_reads_every_expression_of_the_dashboard(promtool: Path, tmp_path: Path) -> None:
     records = [
         {"record": f"panel:{number}", "expr": expression}

@@ -55,7 +55,7 @@ _STATE_HEAD = (
 )
 _STATE_PART = gzip.compress(
     b'{"topic_id": "c0ffee00-0000-4000-8000-000000000000", "topic": "orders", "settings": '
-    b'{"retention.ms": "1"}, "settings_revision": 1, "log_starts": {"0": 5}, "marked": [1]}',
+    b'{"retention.ms": "1"}, "settings_revision": 1, "log_starts": {"0": 5}, "marked": {"1": 3}}',
     mtime=0,
 )
 
