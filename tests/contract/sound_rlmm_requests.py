@@ -208,7 +208,6 @@ def sound_requests() -> dict[str, Message]:
         "ReportSweepRun": pb.ReportSweepRunRequest(
             kind=pb.SWEEP_KIND_RETENTION, run_id="run-1", outcome=pb.SWEEP_OUTCOME_DONE
         ),
-        "ListSweepRuns": pb.ListSweepRunsRequest(),
         "RecordObjectDeletions": pb.RecordObjectDeletionsRequest(
             topic_id_partition=tp_message(),
             deletions=[
