@@ -315,6 +315,7 @@ def _family(pid: int) -> list[int]:
     return [pid, *(child.pid for child in process.children(recursive=True))]
 
 
+@pytest.mark.long
 def test_up_prints_the_credentials_file_and_no_secret(server_directory: Path) -> None:
     data_dir = server_directory / "printed"
     command = [sys.executable, "-m", "services.cli", "up", "--data-dir", str(data_dir)]
@@ -335,6 +336,7 @@ def test_up_prints_the_credentials_file_and_no_secret(server_directory: Path) ->
         assert secret not in printed + said
 
 
+@pytest.mark.long
 def test_a_secret_that_shows_up_is_found(stack: EmbeddedStack, temporary: Path) -> None:
     """The search itself can fail."""
     canaries = Canaries(stack)

@@ -93,6 +93,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory, server_directory: Path) -> S
     return Shown(process.returncode, report, errors, before, after, links, left_over, cut)
 
 
+@pytest.mark.long
 @pytest.mark.deep
 def test_a_damaged_segment_is_named_and_makes_the_exit_code_one(shown: Shown) -> None:
     assert shown.exit_code == 1

@@ -68,7 +68,7 @@ def faulty(own_world: World, tmp_path: Path) -> Iterator[FaultyWorld]:
         yield made
 
 
-@pytest.mark.parametrize("which", first_of(OUTAGES, 2))
+@pytest.mark.parametrize("which", first_of(OUTAGES))
 def test_an_outage(
     faulty: FaultyWorld, own_postgres: EmbeddedPostgres, own_s3: SeaweedFS, which: str
 ) -> None:

@@ -83,6 +83,7 @@ def all_files(world: World, tmp_path: Path) -> list[PartitionFiles]:
     return made
 
 
+@pytest.mark.long
 def test_sick_partitions_do_not_delay_the_others(
     world: World, all_files: list[PartitionFiles], tmp_path: Path
 ) -> None:

@@ -48,6 +48,7 @@ def faulty(
         rsm.kill()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", first_of([Delay(2_000), Throttle(1024 * 1024)]))
 def test_a_slow_store(faulty: FaultyWorld, store: HttpProxy, fault: Fault) -> None:
     copied, threads = faulty.copied(HOT), faulty.threads()

@@ -29,6 +29,7 @@ def keeps_again(reads: CachedReads) -> bool:
     return reads.counted().get(FILE_HITS, 0) > before
 
 
+@pytest.mark.long
 def test_a_disk_that_is_full_and_then_is_not(world: World, tmp_path: Path, disk: SmallDisk) -> None:
     with cached_reads(world, tmp_path / "rlm", disk.path / "indexes") as reads:
         disk_dir = disk.path / "indexes"

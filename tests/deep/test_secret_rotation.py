@@ -147,6 +147,7 @@ def has_lines(log: Path, text: str, count: int) -> bool:
     return log.read_text().count(text) >= count
 
 
+@pytest.mark.long
 def test_s3_keys_are_replaced_under_load(stack: EmbeddedStack, load: Load) -> None:
     keys = StoreKeys(stack)
     log = stack.services["rsm"].process.log_path

@@ -145,6 +145,7 @@ def test_new_replica_leads_and_serves_the_tier(
     assert partition.local_start(2) == 3
 
 
+@pytest.mark.long
 def test_remaining_replica_leads(deployment: ClusterDeployment) -> None:
     partitions = create(deployment, (1, 2), (2, 1))
     written = [partition.produce(3) for partition in partitions]
@@ -245,6 +246,7 @@ def produce_at(partition: ReplicatedPartition, times_ms: range) -> list[bytes]:
     return values
 
 
+@pytest.mark.long
 def test_each_leader_deletes_segments_below_the_log_start(
     deployment: ClusterDeployment,
 ) -> None:
@@ -282,6 +284,7 @@ def test_a_topic_that_is_tiered_later_moves_all_of_it(deployment: ClusterDeploym
         assert_only_active_is_local(partition, values, range(4))
 
 
+@pytest.mark.long
 def test_a_tier_that_is_turned_off_is_read_until_it_is_deleted(
     deployment: ClusterDeployment,
 ) -> None:

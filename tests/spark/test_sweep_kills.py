@@ -195,6 +195,7 @@ def test_a_task_that_is_lost_half_way_is_done_again_and_counts_once(
     assert_only_what_was_due_is_gone(tier, due, done)
 
 
+@pytest.mark.long
 def test_services_that_are_killed_and_come_back_are_waited_for(
     jobs: Jobs, tier: Tier, due: TopicIdPartition
 ) -> None:
