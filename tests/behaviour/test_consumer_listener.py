@@ -22,6 +22,7 @@ from services.api.offset_queries import EpochQuery, SpecialTime
 from services.api.remote_log_manager import IsolationLevel
 from services.api.roles import Role
 from services.records.decode import RecordColumns, decode
+from services.rlm.consumers.catalog import Catalog
 from services.rlm.consumers.listener import TlsPeers
 from services.rlm.fetch.segment_reader import FetchQuotaLimit, RemoteReadLimits
 from services.rlm.kafka_admin.client import connected
@@ -246,13 +247,33 @@ def test_an_unknown_version_is_answered_with_the_known_ones(address: str) -> Non
         pack(">i", 2**31 - 1),
         pack(">i", -1),
         pack(">ihhihii", 18, METADATA, 4, 5, -1, 2**31 - 1, 7),
+        pack(">ihhihi", 300_000, METADATA, 4, 5, -1, 0) + bytes(300_000 - 14),
     ],
-    ids=["version", "API", "cut off", "too large", "negative", "count"],
+    ids=["version", "API", "cut off", "too large", "negative", "count", "costly"],
 )
 def test_what_is_no_served_request_ends_the_connection(address: str, request_bytes: bytes) -> None:
     with connected_socket(address) as client:
         client.sendall(request_bytes)
         assert client.recv(1) == b""
+
+
+class Listed:
+    """The real RLM, which counts how often it lists its partitions."""
+
+    def __init__(self, rlm: BrokerRemoteLogManager) -> None:
+        self._rlm = rlm
+        self.times = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.times += name == "served_partitions"
+        return getattr(self._rlm, name)
+
+
+def test_topics_are_listed_once_for_many_invented_ids(rlm: BrokerRemoteLogManager) -> None:
+    listed: Any = Listed(rlm)
+    catalog = Catalog(listed)
+    assert {catalog.name_of(UUID(int=number)) for number in range(1, 100)} == {None}
+    assert listed.times == 1
 
 
 def test_connections_are_bounded(rlm: BrokerRemoteLogManager) -> None:

@@ -124,3 +124,21 @@ def test_known_segments_are_read_while_rlmm_is_away(
             assert part.error is FetchError.TIERED_STORAGE_NOT_AVAILABLE
     rlmm.is_away = False
     eventually(lambda: isinstance(read(rlm, 15), bytes))
+
+
+def test_an_offset_beyond_what_is_known_is_not_out_of_range_while_rlmm_is_away(
+    stack: Stack, log_dir: Path
+) -> None:
+    """The tier may have grown: a consumer would begin again at another offset."""
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    rlmm: Any = Sometimes(stack.rlmm)
+    limits = RlmLimits(read=RemoteReadLimits(stale_s=300.0))
+    rlm = BrokerRemoteLogManager([], stack.rsm, rlmm, limits)
+    (beyond,) = fetch(rlm, 25)
+    assert beyond.error is FetchError.OFFSET_OUT_OF_RANGE
+    rlmm.is_away = True
+    (beyond,) = fetch(rlm, 25)
+    assert beyond.error is FetchError.TIERED_STORAGE_NOT_AVAILABLE
+    (at_end,) = fetch(rlm, 20)
+    assert at_end.error is FetchError.NONE
