@@ -1,9 +1,13 @@
 """Test RLM's listener for consumers with clients of Kafka, over a log of which half is local."""
 
+import os
+import resource
+import select
 import shutil
 import socket
 import ssl
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from struct import pack, unpack
@@ -19,11 +23,14 @@ from prometheus_client import REGISTRY
 from demos.stage import link_log_dir
 from services.api.ids import TopicIdPartition
 from services.api.offset_queries import EpochQuery, SpecialTime
-from services.api.remote_log_manager import IsolationLevel
+from services.api.remote_log_manager import MAX_FETCH_PARTITIONS, IsolationLevel
 from services.api.roles import Role
 from services.records.decode import RecordColumns, decode
+from services.rlm.consumers.answers import Answers, Node
 from services.rlm.consumers.catalog import Catalog
 from services.rlm.consumers.listener import TlsPeers
+from services.rlm.fetch.chunk_cache import MIB
+from services.rlm.fetch.purgatory import PurgatoryLimits
 from services.rlm.fetch.segment_reader import FetchQuotaLimit, RemoteReadLimits
 from services.rlm.kafka_admin.client import connected
 from services.rlm.kafka_admin.security import KafkaSecurity
@@ -44,7 +51,7 @@ from tests.harness.ship_stack import (
     lose_rolled_segments,
     running_stack,
 )
-from tests.unit.rlm.kafka_bytes import NAME, three_segments
+from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
 
 TOPICS = ("payments", "mixed-codecs")
 PAYMENTS, MIXED = map(bundled_name, TOPICS)
@@ -87,9 +94,9 @@ def log_of(name: TopicIdPartition) -> bytes:
 def records_of(name: TopicIdPartition, only: set[int] | None = None) -> list[tuple[Any, ...]]:
     """Return (offset, key, value, headers) of a log's records, without control records."""
     columns = RecordColumns()
-    for batch in batches_in(log_of(name)):
-        if not batch.is_control:
-            decode(batch, 0, 2**62, 2**30, columns)
+    for each in batches_in(log_of(name)):
+        if not each.is_control:
+            decode(each, 0, 2**62, 2**30, columns)
     rows = zip(columns.offsets, columns.keys, columns.values, columns.headers, strict=True)
     found = [(offset, key, value, headers or []) for offset, key, value, headers in rows]
     return [row for row in found if only is None or row[0] in only]
@@ -156,31 +163,46 @@ def test_one_node_leads_everything_that_it_lists(address: str) -> None:
     assert (unknown.error_code, unknown.partitions) == (3, [])
 
 
-def fetched(address: str, topic_id: UUID) -> Any:
-    """Fetch offset 3 of a topic's partition 0, a batch at most."""
+def fetch_of(
+    topic_id: UUID, offset: int, partitions: Iterable[int] = (0,), max_wait_ms: int = 0
+) -> Any:
+    """Return a request for a batch at most; it waits for one if `max_wait_ms` is set."""
     kind = FetchRequest.FetchTopic
-    wanted = kind.FetchPartition(
-        partition=0,
-        current_leader_epoch=-1,
-        fetch_offset=3,
-        last_fetched_epoch=-1,
-        log_start_offset=-1,
-        partition_max_bytes=1,
-    )
-    request = FetchRequest(
+    wanted = [
+        kind.FetchPartition(
+            partition=partition,
+            current_leader_epoch=-1,
+            fetch_offset=offset,
+            last_fetched_epoch=-1,
+            log_start_offset=-1,
+            partition_max_bytes=1,
+        )
+        for partition in partitions
+    ]
+    return FetchRequest(
         replica_id=-1,
-        max_wait_ms=0,
-        min_bytes=0,
+        max_wait_ms=max_wait_ms,
+        min_bytes=1 if max_wait_ms else 0,
         max_bytes=1,
         isolation_level=0,
         session_id=0,
         session_epoch=-1,
-        topics=[kind(topic_id=topic_id, partitions=[wanted])],
+        topics=[kind(topic_id=topic_id, partitions=wanted)],
         forgotten_topics_data=[],
         rack_id="",
         min_version=13,
     )
-    return ask(address, request)
+
+
+def fetched(address: str, topic_id: UUID) -> Any:
+    """Fetch offset 3 of a topic's partition 0, a batch at most."""
+    return ask(address, fetch_of(topic_id, 3))
+
+
+def framed(request: Any, version: int = 13) -> bytes:
+    request.API_VERSION = version
+    request.with_header(5, "client")
+    return bytes(request.encode(header=True, framed=True))
 
 
 def test_a_fetch_by_topic_id(address: str) -> None:
@@ -191,7 +213,7 @@ def test_a_fetch_by_topic_id(address: str) -> None:
     assert unknown.error_code == 100
 
 
-def test_a_consumer_that_gets_nothing_for_the_quota_is_told_to_wait(
+def test_a_consumer_that_gets_nothing_for_the_quota_learns_how_long_to_wait(
     stack: Stack, log_dir: Path
 ) -> None:
     three_segments(log_dir)
@@ -276,6 +298,81 @@ def test_topics_are_listed_once_for_many_invented_ids(rlm: BrokerRemoteLogManage
     assert listed.times == 1
 
 
+class Asked(Listed):
+    """The real RLM, which finds no records, and keeps the partitions of each fetch."""
+
+    def __init__(self, rlm: BrokerRemoteLogManager) -> None:
+        super().__init__(rlm)
+        self.partitions: list[set[int]] = []
+
+    def fetch(self, request: Any) -> Iterator[Any]:
+        self.partitions.append({p.topic_id_partition.partition for p in request.partitions})
+        return iter(())
+
+
+def test_partitions_beyond_the_most_of_one_fetch_get_their_turn(
+    rlm: BrokerRemoteLogManager,
+) -> None:
+    asked: Any = Asked(rlm)
+    answers = Answers(asked, Node(NODE_ID, "host", 1), lambda *_: True, 1)
+    everything = set(range(MAX_FETCH_PARTITIONS + 1))
+    data = framed(fetch_of(PAYMENTS.topic_id, 0, everything))[4:]
+    for _ in range(2):
+        assert answers.answer(FETCH, 13, data)
+    assert [len(each) for each in asked.partitions] == [MAX_FETCH_PARTITIONS] * 2
+    assert set.union(*asked.partitions) == everything
+
+
+def test_a_consumer_waits_for_records_without_a_thread_of_the_server(
+    stack: Stack, log_dir: Path
+) -> None:
+    """If all such threads wait, it must not be answered at once: it would fetch without a pause."""
+    three_segments(log_dir)
+    rlm = stack.rlm(log_dir, limits=RlmLimits(purgatory=PurgatoryLimits(most=0)))
+    with serving_consumers(rlm) as address, connected_socket(address) as client:
+        client.sendall(framed(fetch_of(NAME.topic_id, 25, max_wait_ms=60_000)))
+        eventually(lambda: value_of("sediment_rlm_delayed_fetches") == 1)
+    eventually(lambda: value_of("sediment_rlm_delayed_fetches") == 0)
+
+
+def test_a_failed_accept_does_not_end_the_listener(
+    rlm: BrokerRemoteLogManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with serving_consumers(rlm) as address, socket.socket() as client:
+        host, _, port = address.rpartition(":")
+        with open(os.devnull) as unused:
+            lowest_unused = unused.fileno()
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_unused, limits[1]))
+            client.connect((host, int(port)))
+            eventually(lambda: "accepting again" in caplog.text)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        client.settimeout(30)
+        client.sendall(pack(">ihhih", 10, API_VERSIONS, 0, 5, -1))
+        assert answered(client)
+
+
+def test_a_slow_client_gets_an_answer_that_takes_longer_than_a_stall_may(
+    stack: Stack, log_dir: Path
+) -> None:
+    large = batch(0, payload=bytes(16 * MIB))  # More than the buffers of a connection hold.
+    PartitionFiles(log_dir).segment(0, [large])
+    stall_s, pieces = 1.0, 64
+    with serving_consumers(stack.rlm(log_dir), stall_timeout_s=stall_s) as address:
+        client = connected_socket(address, receive_buffer_bytes=64 * 1024)
+        with client, client.makefile("rb") as stream:
+            client.sendall(framed(fetch_of(NAME.topic_id, 0)))
+            (size,) = unpack(">i", stream.read(4))
+            assert size > len(large)
+            received, until_s = 0, time.monotonic() + 2 * stall_s
+            for left in range(pieces, 0, -1):
+                received += len(stream.read(size // pieces))
+                select.select([], [], [], max(until_s - time.monotonic(), 0) / left)
+            assert received + len(stream.read(size % pieces)) == size
+
+
 def test_connections_are_bounded(rlm: BrokerRemoteLogManager) -> None:
     with serving_consumers(rlm, max_connections=1) as address:
         with connected_socket(address) as first:
@@ -283,7 +380,7 @@ def test_connections_are_bounded(rlm: BrokerRemoteLogManager) -> None:
             assert answered(first)
             with connected_socket(address) as second:
                 assert second.recv(1) == b""
-        eventually(lambda: connections() == 0)
+        eventually(lambda: value_of("sediment_rlm_consumer_connections") == 0)
         with connected_socket(address) as third:
             third.sendall(pack(">ihhih", 10, API_VERSIONS, 0, 5, -1))
             assert answered(third)
@@ -309,9 +406,14 @@ def test_stopping_ends_open_connections(rlm: BrokerRemoteLogManager) -> None:
         assert client.recv(1) == b""
 
 
-def connected_socket(address: str) -> socket.socket:
+def connected_socket(address: str, receive_buffer_bytes: int | None = None) -> socket.socket:
     host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), 10)
+    client = socket.socket()
+    client.settimeout(10)
+    if receive_buffer_bytes is not None:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+    client.connect((host, int(port)))
+    return client
 
 
 def answered(client: socket.socket) -> bytes:
@@ -320,8 +422,8 @@ def answered(client: socket.socket) -> bytes:
         return stream.read(size)
 
 
-def connections() -> float | None:
-    return REGISTRY.get_sample_value("sediment_rlm_consumer_connections")
+def value_of(gauge: str) -> float | None:
+    return REGISTRY.get_sample_value(gauge)
 
 
 class TestTls:

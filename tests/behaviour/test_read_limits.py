@@ -2,6 +2,7 @@
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Semaphore
 from typing import Any
@@ -9,13 +10,22 @@ from typing import Any
 import pytest
 
 from services.api.errors import RetriableRemoteStorageError, every_error_class
-from services.api.remote_log_manager import FetchError
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import FetchError, FetchPartition, FetchRequest
 from services.client.records import decoded
+from services.rlm.fetch.read_ahead import ReadTimeoutError
 from services.rlm.fetch.segment_reader import FetchQuotaLimit, RemoteReadLimits
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.harness.bombs import honest_batch
 from tests.harness.eventually import eventually
-from tests.harness.ship_stack import Stack, bytes_of, fetch, lose_rolled_segments, read
+from tests.harness.ship_stack import (
+    EVERYTHING,
+    Stack,
+    bytes_of,
+    fetch,
+    lose_rolled_segments,
+    read,
+)
 from tests.harness.troubled_managers import Hanging, raising
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
 
@@ -91,13 +101,13 @@ class Sometimes:
     """The real RLMM, which is unreachable while `is_away`."""
 
     def __init__(self, rlmm: object) -> None:
-        self._rlmm = rlmm
+        self.rlmm = rlmm
         self.is_away = False
 
     def __getattr__(self, name: str) -> Any:
         if self.is_away:
             return raising(RetriableRemoteStorageError("away"))
-        return getattr(self._rlmm, name)
+        return getattr(self.rlmm, name)
 
 
 @pytest.mark.parametrize("stale_s", [300.0, 0.0])
@@ -142,3 +152,76 @@ def test_an_offset_beyond_what_is_known_is_not_out_of_range_while_rlmm_is_away(
     assert beyond.error is FetchError.TIERED_STORAGE_NOT_AVAILABLE
     (at_end,) = fetch(rlm, 20)
     assert at_end.error is FetchError.NONE
+
+
+@pytest.mark.parametrize("min_bytes", [0, 1])
+def test_a_silent_rlmm_keeps_one_reader_of_a_known_partition(
+    stack: Stack, log_dir: Path, min_bytes: int
+) -> None:
+    """Others are served with what is known, also if they would wait for records."""
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    rlmm: Any = Sometimes(stack.rlmm)
+    rlm = BrokerRemoteLogManager([], stack.rsm, rlmm, RlmLimits())
+    assert read(rlm, 5)
+    hanging = Semaphore(0)
+    rlmm.rlmm = silent = Hanging(stack.rlmm, "list_remote_log_segments", hanging)
+    wanted = FetchRequest(
+        (FetchPartition(NAME, 5, 1),), EVERYTHING, max_wait_ms=60_000, min_bytes=min_bytes
+    )
+    with ThreadPoolExecutor(2) as pool:
+        stuck = pool.submit(read, rlm, 5)
+        try:
+            assert hanging.acquire(timeout=30.0)
+            for _ in range(2):
+                (part,) = pool.submit(lambda: list(rlm.fetch(wanted))).result(timeout=30.0)
+                assert part.record_batches == batch(5, 5)
+                assert part.metadata_age_ms is not None
+            assert not hanging.acquire(blocking=False)
+            assert not stuck.done()
+        finally:
+            silent.let_go()
+        assert isinstance(stuck.result(timeout=30.0), bytes)
+
+
+class LateFor:
+    """The real RLMM, which fails look-ups of segments of one partition."""
+
+    def __init__(self, rlmm: object, name: TopicIdPartition, error: Exception) -> None:
+        self._rlmm: Any = rlmm
+        self._name = name
+        self._error = error
+
+    def remote_log_segment_metadata(self, name: TopicIdPartition, *args: Any) -> Any:
+        if name == self._name:
+            raise self._error
+        return self._rlmm.remote_log_segment_metadata(name, *args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rlmm, name)
+
+
+@pytest.mark.parametrize("error", [RetriableRemoteStorageError("away"), ReadTimeoutError("late")])
+def test_a_fetch_waits_for_a_late_tier_once_and_not_in_each_partition(
+    stack: Stack, log_dir: Path, error: Exception
+) -> None:
+    second = replace(NAME, partition=1)
+    for name in (NAME, second):
+        three_segments(log_dir, name)
+    stack.ship(log_dir)
+    hanging = Semaphore(0)
+    rsm: Any = Hanging(stack.rsm, "fetch_log_segment", hanging)
+    rlmm: Any = LateFor(stack.rlmm, NAME, error)
+    limits = RlmLimits(read=RemoteReadLimits(wait_s=60.0))
+    rlm = BrokerRemoteLogManager([], rsm, rlmm, limits)
+    wanted = tuple(FetchPartition(name, 0, EVERYTHING) for name in (NAME, second))
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            found = pool.submit(lambda: list(rlm.fetch(FetchRequest(wanted, EVERYTHING))))
+            parts = found.result(timeout=30.0)
+        finally:
+            rsm.let_go()
+    assert [part.record_batches for part in parts] == [b"", b""]
+    # The next fetch finds what this one has requested.
+    assert parts[1].throttle_time_ms > 0
+    assert hanging.acquire(timeout=30.0)

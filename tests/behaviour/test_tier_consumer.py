@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
-from services.api.errors import RemoteResourceNotFoundError
+from services.api.errors import RemoteResourceNotFoundError, ThrottledError
+from services.api.remote_log_manager import FetchPart, FetchRequest
 from services.client import (
     AtTime,
     IsolationLevel,
@@ -20,11 +22,13 @@ from services.client import (
     SpecialTime,
     TierConsumer,
 )
+from services.client.records import ReadOptions, decoded
+from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.servicer import RemoteLogManagerServicer
 from tests.harness.bombs import honest_batch
 from tests.harness.grpc_server import served
 from tests.harness.ship_stack import Stack
-from tests.unit.rlm.kafka_bytes import ABORT, COMMIT, PartitionFiles, in_transaction, marker
+from tests.unit.rlm.kafka_bytes import ABORT, COMMIT, NAME, PartitionFiles, in_transaction, marker
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
 CLIENTS = Path(__file__).parents[2] / "docs" / "clients"
@@ -52,6 +56,23 @@ def address(stack: Stack, log_dir: Path, files: PartitionFiles) -> Iterator[str]
         file.unlink()
     with served(add_to, "tieredstorage.v1.RemoteLogManager") as (_, found):
         yield found
+
+
+class ThrottledOnce:
+    """The real RLM, which throttles the first fetch."""
+
+    def __init__(self, rlm: BrokerRemoteLogManager) -> None:
+        self._rlm = rlm
+        self.fetches = 0
+
+    def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
+        self.fetches += 1
+        if self.fetches == 1:
+            raise ThrottledError("busy")
+        return self._rlm.fetch(request)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rlm, name)
 
 
 @pytest.fixture
@@ -92,6 +113,18 @@ def test_a_follower_gets_what_is_written_later(
         with files.file(2, ".log").open("ab") as log:
             log.write(honest_batch(4, [b"four"]))
         assert waiting.result().value == b"four"
+
+
+def test_a_follower_retries_a_throttled_fetch(
+    stack: Stack, log_dir: Path, files: PartitionFiles
+) -> None:
+    assert files.path.exists()
+    busy: Any = ThrottledOnce(stack.rlm(log_dir))
+    assert next(decoded(busy, NAME, 0, ReadOptions(follow=True))).value == b"zero"
+    assert busy.fetches == 2
+    busy.fetches = 0
+    with pytest.raises(ThrottledError):
+        next(decoded(busy, NAME, 0))
 
 
 def test_records_of_transactions_are_named(consumer: TierConsumer, files: PartitionFiles) -> None:

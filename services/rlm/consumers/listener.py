@@ -27,9 +27,6 @@ MAX_WRITE_BYTES = 2 * 1024 * 1024
 
 _PRODUCE = 0
 
-STALL_TIMEOUT_S = 30.0
-"""How long a handshake, or the rest of a request or an answer may make no progress."""
-
 ACCEPT_PAUSE_S = 0.1
 
 _SENT_AT_ONCE = 64 * 1024
@@ -48,11 +45,14 @@ class ConsumerLimits:
         max_connections: at once; a further one is closed.
         fetch_max_bytes: of the answer to one Fetch; a larger first batch is sent whole.
         idle_timeout_s: how long a connection waits for the next request.
+        stall_timeout_s: how long a handshake, or the rest of a request or an answer, may make no
+            progress.
     """
 
     max_connections: int = 64
     fetch_max_bytes: int = 4 * 1024 * 1024
     idle_timeout_s: float = 600.0
+    stall_timeout_s: float = 30.0
 
 
 class Peers(Protocol):
@@ -184,7 +184,7 @@ class ConsumerListener:
                     self._open.discard(connection)
 
     def _converse(self, accepted: socket.socket) -> None:
-        accepted.settimeout(STALL_TIMEOUT_S)
+        accepted.settimeout(self._limits.stall_timeout_s)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             connection, identity = self._peers.accept(accepted)
@@ -212,7 +212,7 @@ class ConsumerListener:
         first = connection.recv(_SIZE.size)
         if not first:
             return False
-        connection.settimeout(STALL_TIMEOUT_S)
+        connection.settimeout(self._limits.stall_timeout_s)
         size = _SIZE.unpack(first + _exactly(connection, _SIZE.size - len(first)))[0]
         if not _HEADER.size <= size <= MAX_WRITE_BYTES:
             raise UnservedRequestError(f"a request of {size} bytes; at most {MAX_WRITE_BYTES}")
