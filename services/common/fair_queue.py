@@ -4,11 +4,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 from threading import Event
 from typing import Self
 
 from services.api.errors import RetriableRemoteStorageError, ThrottledError
+from services.api.validation import INT64_MAX
 
 POLL_S = 0.1
 """The interval at which a waiting caller's `is_active` is called, s."""
@@ -246,3 +248,21 @@ class TokenBucket:
         earned = (now - self._counted_s) * self.rate_per_s
         self._tokens = min(self._tokens + earned, self._burst_s * self.rate_per_s)
         self._counted_s = now
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaLimit:
+    """The limit of bytes per second of all that one bucket counts (KIP-956).
+
+    Attributes:
+        max_bytes_per_second: INT64_MAX: no limit.
+        windows, window_s: the unused rate of so many windows may be used at once.
+    """
+
+    max_bytes_per_second: int = INT64_MAX
+    windows: int = 11
+    window_s: int = 1
+
+    def bucket(self, name: str, now: Callable[[], float] = time.monotonic) -> TokenBucket:
+        rate = self.max_bytes_per_second
+        return TokenBucket(rate, rate * self.windows * self.window_s, name=name, now=now)

@@ -7,6 +7,7 @@ from prometheus_client import REGISTRY
 
 from services.api.errors import InvalidRequestError
 from services.common.client_security import PLAINTEXT, ClientSecurity
+from services.common.fair_queue import QuotaLimit
 from services.common.log import configure_logging
 from services.common.reloaded_file import FileError
 from services.common.retry import Backoff
@@ -30,12 +31,12 @@ from services.rlm.consumers.listener import (
     Peers,
     TlsPeers,
 )
-from services.rlm.copy.rules import CopyLagDefaults, CopyQuotaLimit
+from services.rlm.copy.rules import CopyLagDefaults
 from services.rlm.copy.segment import CopyLimits
 from services.rlm.fetch.chunk_cache import FILLS_AHEAD, ChunkLimits
 from services.rlm.fetch.index_cache import IndexFileLimits
 from services.rlm.fetch.purgatory import PurgatoryLimits
-from services.rlm.fetch.segment_reader import FetchQuotaLimit, RemoteReadLimits
+from services.rlm.fetch.segment_reader import RemoteReadLimits
 from services.rlm.kafka_admin.client import KafkaAdmin
 from services.rlm.kafka_admin.deleted_topics import read_cluster_id
 from services.rlm.kafka_admin.poller import PolledCluster
@@ -195,7 +196,7 @@ def _build_manager(
             wait_s=settings.remote_fetch_max_wait_ms / 1000,
             max_waiting=settings.remote_log_reader_max_pending_tasks,
             stale_s=settings.metadata_stale_reads_ms / 1000,
-            quota=FetchQuotaLimit(
+            quota=QuotaLimit(
                 max_bytes_per_second=settings.remote_log_manager_fetch_max_bytes_per_second,
                 windows=settings.remote_log_manager_fetch_quota_window_num,
                 window_s=settings.remote_log_manager_fetch_quota_window_size_seconds,
@@ -211,7 +212,7 @@ def _build_manager(
         copy_lag=CopyLagDefaults(
             ms=settings.log_remote_copy_lag_ms, size_bytes=settings.log_remote_copy_lag_bytes
         ),
-        copy_quota=CopyQuotaLimit(
+        copy_quota=QuotaLimit(
             max_bytes_per_second=settings.remote_log_manager_copy_max_bytes_per_second,
             windows=settings.remote_log_manager_copy_quota_window_num,
             window_s=settings.remote_log_manager_copy_quota_window_size_seconds,

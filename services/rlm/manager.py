@@ -46,10 +46,10 @@ from services.api.remote_log_metadata_manager import (
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.replicas import AuxStateQuery, RemoteLogAuxState, ReplicaService
 from services.api.topic_config import UNLIMITED
-from services.common.fair_queue import FairQueue
+from services.common.fair_queue import FairQueue, QuotaLimit
 from services.common.retry import Backoff
 from services.rlm.consumers.catalog import ServedPartition
-from services.rlm.copy.rules import CopyLagDefaults, CopyQuotaLimit, CopyRules
+from services.rlm.copy.rules import CopyLagDefaults, CopyRules
 from services.rlm.copy.segment import CopyLimits, SegmentCopier
 from services.rlm.describe import PageDescriber, at_most, copy_lag_of, page_of, token_after
 from services.rlm.fetch.cached_storage import CacheInvalidatingStorage
@@ -121,7 +121,7 @@ class RlmLimits:
     max_partitions: int = 20_000
     metrics_max_topics: int = MAX_TOPICS
     copy_lag: CopyLagDefaults = field(default_factory=CopyLagDefaults)
-    copy_quota: CopyQuotaLimit = field(default_factory=CopyQuotaLimit)
+    copy_quota: QuotaLimit = field(default_factory=QuotaLimit)
 
 
 class BrokerRemoteLogManager:
@@ -262,7 +262,7 @@ class BrokerRemoteLogManager:
         copy_rules = CopyRules(
             topic_configs,
             limits.copy_lag,
-            limits.copy_quota.bucket(),
+            limits.copy_quota.bucket("copies"),
             now_ms,
             tiered_by_default,
             cleanup_policies=self._policies,

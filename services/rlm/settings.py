@@ -22,6 +22,10 @@ from services.rlm.roles.partition_roles import PartitionSource
 
 _INT32_MAX = 2**31 - 1
 
+QuotaWindowS = Annotated[
+    int, Field(ge=1, le=_INT32_MAX, description="Length of each of these windows, s.")
+]
+
 
 class RlmSettings(ServiceSettings):
     """The settings of RLM, read once in `__main__`."""
@@ -201,9 +205,7 @@ class RlmSettings(ServiceSettings):
         le=_INT32_MAX,
         description="Maximum windows whose unused rate may be used in one burst.",
     )
-    remote_log_manager_copy_quota_window_size_seconds: int = Field(
-        default=1, ge=1, le=_INT32_MAX, description="Length of each of these windows, s."
-    )
+    remote_log_manager_copy_quota_window_size_seconds: QuotaWindowS = 1
     remote_log_manager_fetch_max_bytes_per_second: int = Field(
         default=INT64_MAX,
         ge=1,
@@ -216,9 +218,7 @@ class RlmSettings(ServiceSettings):
         le=_INT32_MAX,
         description="Maximum windows whose unused rate may be used in one burst of reads.",
     )
-    remote_log_manager_fetch_quota_window_size_seconds: int = Field(
-        default=1, ge=1, le=_INT32_MAX, description="Length of each of these windows, s."
-    )
+    remote_log_manager_fetch_quota_window_size_seconds: QuotaWindowS = 1
     log_remote_copy_lag_ms: int = Field(
         default=0,
         ge=-1,

@@ -25,13 +25,14 @@ from services.api.ids import TopicIdPartition
 from services.api.offset_queries import EpochQuery, SpecialTime
 from services.api.remote_log_manager import MAX_FETCH_PARTITIONS, IsolationLevel
 from services.api.roles import Role
+from services.common.fair_queue import QuotaLimit
 from services.records.decode import RecordColumns, decode
 from services.rlm.consumers.answers import Answers, Node
 from services.rlm.consumers.catalog import Catalog
 from services.rlm.consumers.listener import TlsPeers
 from services.rlm.fetch.chunk_cache import MIB
 from services.rlm.fetch.purgatory import PurgatoryLimits
-from services.rlm.fetch.segment_reader import FetchQuotaLimit, RemoteReadLimits
+from services.rlm.fetch.segment_reader import RemoteReadLimits
 from services.rlm.kafka_admin.client import connected
 from services.rlm.kafka_admin.security import KafkaSecurity
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
@@ -219,7 +220,7 @@ def test_a_consumer_that_gets_nothing_for_the_quota_learns_how_long_to_wait(
     three_segments(log_dir)
     stack.ship(log_dir)
     lose_rolled_segments(log_dir)
-    quota = FetchQuotaLimit(max_bytes_per_second=1, windows=1)
+    quota = QuotaLimit(max_bytes_per_second=1, windows=1)
     rlm = stack.rlm(log_dir, limits=RlmLimits(read=RemoteReadLimits(quota=quota)))
     with serving_consumers(rlm) as address:
         answers = [fetched(address, NAME.topic_id) for _ in range(4)]

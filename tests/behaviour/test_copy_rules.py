@@ -20,10 +20,10 @@ from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import FetchError, RecordSource
 from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.api.segments import RemoteLogSegmentState
-from services.common.fair_queue import TokenBucket
+from services.common.fair_queue import QuotaLimit, TokenBucket
 from services.rlm.collectors import TopicCollector
 from services.rlm.copy.report import NoProgress
-from services.rlm.copy.rules import CopyLagDefaults, CopyQuotaLimit, CopyRules
+from services.rlm.copy.rules import CopyLagDefaults, CopyRules
 from services.rlm.copy.segment import CopyLimits, SegmentCopier
 from services.rlm.copy.task import CopyTask
 from services.rlm.kafka_log.local_log import LocalPartition
@@ -221,7 +221,7 @@ class SteppedTime:
         return self.now_s
 
 
-UNLIMITED = CopyQuotaLimit()
+UNLIMITED = QuotaLimit()
 DEADLINE_MS = 60_000
 
 
@@ -229,14 +229,14 @@ def copy_task(
     stack: Stack,
     log_dir: Path,
     clock: SteppedTime,
-    limit: CopyQuotaLimit = UNLIMITED,
+    limit: QuotaLimit = UNLIMITED,
     quota: TokenBucket | None = None,
     name: TopicIdPartition = NAME,
     turn_s: float | None = 10.0,
     rsm: Any = None,
 ) -> CopyTask:
     found = find_partitions([log_dir]).partitions[name]
-    rules = CopyRules(TopicConfigs(stack.rlmm, 0.0), quota=quota or limit.bucket(clock))
+    rules = CopyRules(TopicConfigs(stack.rlmm, 0.0), quota=quota or limit.bucket("copies", clock))
     partition = new_partition(name, LocalPartition(found), stack.rsm, stack.rlmm)
     copier = SegmentCopier(rsm or stack.rsm, stack.rlmm, BROKER_ID, real_now_ms, CopyLimits())
     return CopyTask(
@@ -265,14 +265,14 @@ def before_copies(stack: Stack, act: Callable[[], object]) -> Changed:
 
 def test_copies_keep_to_the_quota(stack: Stack, log_dir: Path, files: PartitionFiles) -> None:
     clock, size = SteppedTime(), files.file(0, ".log").stat().st_size
-    task = copy_task(stack, log_dir, clock, CopyQuotaLimit(1))
+    task = copy_task(stack, log_dir, clock, QuotaLimit(1))
     (count, waited_s), passes = throttled(), 1
     while (report := task.run()).more_after_s is not None:
         assert (report.copied_segments, report.failure) == (1, "")
         clock.now_s += report.more_after_s
         passes += 1
     assert passes == 6
-    burst = CopyQuotaLimit(1).windows
+    burst = QuotaLimit(1).windows
     assert 5 * size - burst <= clock.now_s <= 5 * size + 1
     assert stack.ranges() == EVERY_RANGE
     assert throttled()[0] == count + 5
@@ -288,9 +288,9 @@ def throttled() -> tuple[float, float]:
 
 @pytest.mark.usefixtures("files")
 def test_segments_pass_the_quota_in_the_order_of_asking(stack: Stack, log_dir: Path) -> None:
-    clock, limit = SteppedTime(), CopyQuotaLimit(1)
+    clock, limit = SteppedTime(), QuotaLimit(1)
     hourly_log(log_dir, replace(NAME, partition=1))
-    quota = limit.bucket(clock)
+    quota = limit.bucket("copies", clock)
     first, second = (
         copy_task(stack, log_dir, clock, quota=quota, name=replace(NAME, partition=number))
         for number in (0, 1)
@@ -308,9 +308,9 @@ def test_segments_pass_the_quota_in_the_order_of_asking(stack: Stack, log_dir: P
 def test_a_pass_that_copies_nothing_gives_its_share_of_the_quota_back(
     stack: Stack, log_dir: Path
 ) -> None:
-    clock, limit = SteppedTime(), CopyQuotaLimit(1)
+    clock, limit = SteppedTime(), QuotaLimit(1)
     hourly_log(log_dir, replace(NAME, partition=1))
-    quota = limit.bucket(clock)
+    quota = limit.bucket("copies", clock)
     first, second = (
         copy_task(stack, log_dir, clock, quota=quota, name=replace(NAME, partition=number))
         for number in (0, 1)
@@ -325,7 +325,7 @@ def test_a_pass_that_copies_nothing_gives_its_share_of_the_quota_back(
 
 @pytest.mark.usefixtures("files")
 def test_partition_waiting_for_the_quota_can_be_shipped(stack: Stack, log_dir: Path) -> None:
-    task = copy_task(stack, log_dir, SteppedTime(), CopyQuotaLimit(1))
+    task = copy_task(stack, log_dir, SteppedTime(), QuotaLimit(1))
     assert task.run().copied_segments == 1
     report = task.run()
     assert (report.copied_segments, report.failure) == (0, "")
@@ -368,7 +368,7 @@ def test_ship_copies_all_segments_in_one_pass(stack: Stack, log_dir: Path) -> No
 
 def throttled_rlm(stack: Stack, log_dir: Path) -> BrokerRemoteLogManager:
     """Make an RLM that copies a segment in some minutes, and one partition at a time."""
-    limits = replace(AT_ONCE, interval_s=0.1, copier_threads=1, copy_quota=CopyQuotaLimit(1))
+    limits = replace(AT_ONCE, interval_s=0.1, copier_threads=1, copy_quota=QuotaLimit(1))
     return rlm_of(stack, log_dir, limits=limits)
 
 

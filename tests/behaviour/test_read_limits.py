@@ -13,8 +13,9 @@ from services.api.errors import RetriableRemoteStorageError, every_error_class
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import FetchError, FetchPartition, FetchRequest
 from services.client.records import decoded
+from services.common.fair_queue import QuotaLimit
 from services.rlm.fetch.read_ahead import ReadTimeoutError
-from services.rlm.fetch.segment_reader import FetchQuotaLimit, RemoteReadLimits
+from services.rlm.fetch.segment_reader import RemoteReadLimits
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.harness.bombs import honest_batch
 from tests.harness.eventually import eventually
@@ -36,7 +37,7 @@ def test_reads_beyond_the_quota_are_empty_and_say_how_long_to_wait(
     whole = bytes_of(three_segments(log_dir).path)
     stack.ship(log_dir)
     lose_rolled_segments(log_dir)
-    quota = FetchQuotaLimit(max_bytes_per_second=1, windows=1)
+    quota = QuotaLimit(max_bytes_per_second=1, windows=1)
     rlm = stack.rlm(log_dir, limits=RlmLimits(read=RemoteReadLimits(quota=quota)))
     first = len(b"".join(part.record_batches for part in fetch(rlm, 0)))
     assert 0 < first < len(whole)
@@ -79,7 +80,7 @@ def test_a_throttled_reader_of_records_waits_and_gets_all(stack: Stack, log_dir:
     files.segment(3, [honest_batch(3, [b"value"])])
     stack.ship(log_dir)
     lose_rolled_segments(log_dir)
-    quota = FetchQuotaLimit(max_bytes_per_second=1000, windows=1)
+    quota = QuotaLimit(max_bytes_per_second=1000, windows=1)
     rlm = stack.rlm(log_dir, limits=RlmLimits(read=RemoteReadLimits(quota=quota)))
     use_up_savings(rlm)
     assert [record.offset for record in decoded(rlm, NAME, 0)] == [0, 1, 2, 3]

@@ -16,7 +16,7 @@ from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
 from services.api.topic_config import AS_LOCAL_RETENTION, UNLIMITED, TopicConfig, is_internal_topic
 from services.api.validation import INT64_MAX
-from services.common.fair_queue import TokenBucket
+from services.common.fair_queue import QuotaLimit, TokenBucket
 from services.rlm.kafka_admin.cluster_view import NoPolicy
 from services.rlm.kafka_log.indexes import largest_timestamp_ms
 from services.rlm.kafka_log.local_log import LocalLog
@@ -270,24 +270,6 @@ class UncopiedTopics:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyQuotaLimit:
-    """The limit of bytes per second that all copies of a process read together (KIP-956).
-
-    Attributes:
-        max_bytes_per_second: INT64_MAX: no limit.
-        windows, window_s: the unused rate of so many windows may be used at once.
-    """
-
-    max_bytes_per_second: int = INT64_MAX
-    windows: int = 11
-    window_s: int = 1
-
-    def bucket(self, clock: Callable[[], float] = time.monotonic) -> TokenBucket:
-        rate = self.max_bytes_per_second
-        return TokenBucket(rate, rate * self.windows * self.window_s, name="copies", now=clock)
-
-
-@dataclass(frozen=True, slots=True)
 class CopyRules:
     """The copy rules of all partitions of a process.
 
@@ -301,7 +283,7 @@ class CopyRules:
 
     topic_configs: TopicConfigs
     lag_defaults: CopyLagDefaults | None = field(default_factory=CopyLagDefaults)
-    quota: TokenBucket = field(default_factory=lambda: CopyQuotaLimit().bucket())
+    quota: TokenBucket = field(default_factory=lambda: QuotaLimit().bucket("copies"))
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     tiered_by_default: bool = True
     uncopied_topics: UncopiedTopics = field(default_factory=UncopiedTopics)

@@ -16,7 +16,7 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT64_MAX
-from services.common.fair_queue import FairQueue, Slot, TokenBucket
+from services.common.fair_queue import FairQueue, QuotaLimit, Slot
 from services.records.batches import (
     Batch,
     BatchError,
@@ -153,25 +153,6 @@ def local_batches(
 
 
 @dataclass(frozen=True, slots=True)
-class FetchQuotaLimit:
-    """The limit of bytes per second of all remote reads together (KIP-956).
-
-    Attributes:
-        max_bytes_per_second: INT64_MAX: no limit.
-        windows, window_s: the unused rate of so many windows may be used at once.
-    """
-
-    max_bytes_per_second: int = INT64_MAX
-    windows: int = 11
-    window_s: int = 1
-
-    def bucket(self, clock: Callable[[], float] = time.monotonic) -> TokenBucket:
-        rate = self.max_bytes_per_second
-        burst = rate * self.windows * self.window_s
-        return TokenBucket(rate, burst, name="remote reads", now=clock)
-
-
-@dataclass(frozen=True, slots=True)
 class RemoteReadLimits:
     """The limits of remote reads.
 
@@ -186,7 +167,7 @@ class RemoteReadLimits:
     threads: int = 10
     wait_s: float = 0.5
     max_waiting: int = 100
-    quota: FetchQuotaLimit = field(default_factory=FetchQuotaLimit)
+    quota: QuotaLimit = field(default_factory=QuotaLimit)
     stale_s: float = 300.0
 
 
@@ -208,7 +189,7 @@ class RemoteSegmentReader:
         self._reads = SequentialReads()
         name = f"concurrent remote reads (limit {limits.threads})"
         self.queue = FairQueue(name, limits.threads, max_waiters=limits.max_waiting)
-        self._quota = limits.quota.bucket(clock)
+        self._quota = limits.quota.bucket("remote reads", clock)
         self._wait_s = limits.wait_s
         self.stale_s = limits.stale_s
 
