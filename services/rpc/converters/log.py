@@ -20,15 +20,14 @@ from services.api.remote_log_manager import (
     Problem,
     StopPartition,
 )
-from services.api.validation import within
 from services.rpc.converters.shared import (
     EnumConverter,
     fetch_error,
     items_from_proto,
+    partition_of,
     partition_role,
     problem_kind,
     record_source,
-    require_set,
     stop_reason,
     topic_id_partition_from_proto,
     topic_id_partition_to_proto,
@@ -79,9 +78,7 @@ def isolation_from_proto(number: "pb.IsolationLevel.ValueType") -> IsolationLeve
 
 
 def _fetch_partition_from_proto(message: pb.FetchPartition) -> FetchPartition:
-    require_set(message, "topic_id_partition")
-    with within("topic_id_partition"):
-        tp = topic_id_partition_from_proto(message.topic_id_partition)
+    tp = partition_of(message)
     return FetchPartition(
         tp,
         message.fetch_offset,
@@ -265,9 +262,7 @@ def delta_from_proto(message: pb.OnLeadershipChangeRequest) -> LeadershipDelta:
 
 
 def _change_from_proto(message: pb.LeadershipChange) -> LeadershipChange:
-    require_set(message, "topic_id_partition")
-    with within("topic_id_partition"):
-        tp = topic_id_partition_from_proto(message.topic_id_partition)
+    tp = partition_of(message)
     role = partition_role.from_proto(message.role, "role")
     return LeadershipChange(tp, message.leader_epoch, role)
 
@@ -290,8 +285,6 @@ def stops_from_proto(message: pb.StopPartitionsRequest) -> PartitionStops:
 
 
 def _stop_from_proto(message: pb.StopPartition) -> StopPartition:
-    require_set(message, "topic_id_partition")
-    with within("topic_id_partition"):
-        tp = topic_id_partition_from_proto(message.topic_id_partition)
+    tp = partition_of(message)
     leader_epoch = message.leader_epoch if message.HasField("leader_epoch") else None
     return StopPartition(tp, leader_epoch, stop_reason.from_proto(message.reason, "reason"))

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 
-from services.api.ids import TopicIdPartition
 from services.api.lineage import EpochEnd
 from services.api.offset_queries import (
     EpochAnswer,
@@ -13,7 +12,6 @@ from services.api.offset_queries import (
     RaisedLogStart,
     RecordsToDelete,
 )
-from services.api.validation import within
 from services.rpc.converters.log import (
     epoch_end_to_proto,
     isolation_from_proto,
@@ -22,19 +20,11 @@ from services.rpc.converters.log import (
 from services.rpc.converters.shared import (
     fetch_error,
     items_from_proto,
-    require_set,
+    partition_of,
     topic_id_partition_from_proto,
     topic_id_partition_to_proto,
 )
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
-
-_OfPartition = pb.OffsetQuery | pb.EpochQuery | pb.RecordsToDelete
-
-
-def _partition_of(message: _OfPartition) -> TopicIdPartition:
-    require_set(message, "topic_id_partition")
-    with within("topic_id_partition"):
-        return topic_id_partition_from_proto(message.topic_id_partition)
 
 
 def _current_epoch(message: pb.OffsetQuery | pb.EpochQuery) -> int | None:
@@ -63,7 +53,7 @@ def offset_queries_from_proto(message: pb.ListOffsetsRequest) -> OffsetQueries:
 
 
 def _offset_query_from_proto(message: pb.OffsetQuery) -> OffsetQuery:
-    return OffsetQuery(_partition_of(message), message.timestamp_ms, _current_epoch(message))
+    return OffsetQuery(partition_of(message), message.timestamp_ms, _current_epoch(message))
 
 
 def found_offsets_to_proto(found: Iterable[FoundOffset]) -> pb.ListOffsetsResponse:
@@ -114,7 +104,7 @@ def epoch_queries_from_proto(message: pb.OffsetForLeaderEpochRequest) -> tuple[E
 
 
 def _epoch_query_from_proto(message: pb.EpochQuery) -> EpochQuery:
-    return EpochQuery(_partition_of(message), message.leader_epoch, _current_epoch(message))
+    return EpochQuery(partition_of(message), message.leader_epoch, _current_epoch(message))
 
 
 def epoch_answers_to_proto(answers: Iterable[EpochAnswer]) -> pb.OffsetForLeaderEpochResponse:
@@ -159,7 +149,7 @@ def records_to_delete_from_proto(message: pb.DeleteRecordsRequest) -> tuple[Reco
     return items_from_proto(
         message.partitions,
         "partitions",
-        lambda each: RecordsToDelete(_partition_of(each), each.before_offset),
+        lambda each: RecordsToDelete(partition_of(each), each.before_offset),
     )
 
 

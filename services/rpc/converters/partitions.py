@@ -38,7 +38,7 @@ from services.rpc.converters.shared import (
     items_from_proto,
     leader_epochs_from_proto,
     partition_delete_state,
-    require_set,
+    partition_of,
     segment_state,
     topic_id_partition_from_proto,
     topic_id_partition_to_proto,
@@ -80,9 +80,7 @@ def _require_bounded(messages: Sequence[object], field: str) -> None:
 
 
 def _leadership_from_proto(message: pb.PartitionLeadership) -> PartitionLeadership:
-    require_set(message, "topic_id_partition")
-    with within("topic_id_partition"):
-        tp = topic_id_partition_from_proto(message.topic_id_partition)
+    tp = partition_of(message)
     return PartitionLeadership(
         tp, message.leader_epoch if message.HasField("leader_epoch") else None
     )
@@ -173,9 +171,7 @@ def watched_to_proto(watched: WatchedPartition) -> pb.WatchedPartition:
 
 
 def watched_from_proto(message: pb.WatchedPartition) -> WatchedPartition:
-    require_set(message, "topic_id_partition")
-    with within("topic_id_partition"):
-        tp = topic_id_partition_from_proto(message.topic_id_partition)
+    tp = partition_of(message)
     after_revision = message.after_revision if message.HasField("after_revision") else None
     return WatchedPartition(tp, after_revision)
 
@@ -257,9 +253,7 @@ def report_to_proto(report: PartitionReport) -> pb.PartitionReport:
 
 
 def report_from_proto(message: pb.PartitionReport) -> PartitionReport:
-    require_set(message, "topic_id_partition")
-    with within("topic_id_partition"):
-        tp = topic_id_partition_from_proto(message.topic_id_partition)
+    tp = partition_of(message)
     return PartitionReport(
         topic_id_partition=tp,
         broker_id=message.broker_id,
@@ -291,9 +285,7 @@ def polled_log_to_proto(log: PolledLog) -> pb.PolledLog:
 
 
 def polled_log_from_proto(message: pb.PolledLog) -> PolledLog:
-    require_set(message, "topic_id_partition")
-    with within("topic_id_partition"):
-        tp = topic_id_partition_from_proto(message.topic_id_partition)
+    tp = partition_of(message)
     return PolledLog(
         topic_id_partition=tp,
         broker_id=message.broker_id,

@@ -5,13 +5,11 @@ from collections.abc import Iterable, Iterator
 from services.api.errors import RetriableRemoteStorageError
 from services.api.lineage import Lineage
 from services.api.replicas import AuxStateQuery, RemoteLogAuxState
-from services.api.validation import within
 from services.rpc.converters.shared import (
     leader_epochs_from_proto,
-    require_set,
+    partition_of,
     segment_id_from_proto,
     segment_id_to_proto,
-    topic_id_partition_from_proto,
     topic_id_partition_to_proto,
 )
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
@@ -31,9 +29,7 @@ def aux_state_query_to_proto(query: AuxStateQuery) -> pb.BuildRemoteLogAuxStateR
 
 
 def aux_state_query_from_proto(message: pb.BuildRemoteLogAuxStateRequest) -> AuxStateQuery:
-    require_set(message, "topic_id_partition")
-    with within("topic_id_partition"):
-        tp = topic_id_partition_from_proto(message.topic_id_partition)
+    tp = partition_of(message)
     return AuxStateQuery(
         tp,
         message.offset,

@@ -41,11 +41,11 @@ from services.rpc.converters.shared import (
     outcome_from_proto,
     outcome_to_proto,
     partition_delete_state,
+    partition_of,
     require_set,
     segment_state,
     sweep_kind,
     sweep_outcome,
-    topic_id_partition_from_proto,
     topic_id_partition_to_proto,
     update_from_proto,
     update_to_proto,
@@ -127,9 +127,7 @@ def lookups_from_proto(
 
 
 def lookup_from_proto(message: pb.GetRemoteLogSegmentMetadataRequest) -> SegmentLookup:
-    require_set(message, "topic_id_partition")
-    with within("topic_id_partition"):
-        tp = topic_id_partition_from_proto(message.topic_id_partition)
+    tp = partition_of(message)
     return SegmentLookup(tp, message.epoch_for_offset, message.offset)
 
 

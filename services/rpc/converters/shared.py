@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import lru_cache
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
@@ -139,6 +139,26 @@ def _topic_id_partition(topic_id: str, topic: str, partition: int) -> TopicIdPar
     return TopicIdPartition(uuid_from_text(topic_id, "topic_id"), topic, partition)
 
 
+class _OfPartition(Protocol):
+    """A message about one partition."""
+
+    @property
+    def topic_id_partition(self) -> pb.TopicIdPartition: ...
+
+    def HasField(self, field_name: Literal["topic_id_partition"], /) -> bool: ...
+
+
+def partition_of(message: _OfPartition) -> TopicIdPartition:
+    """Read the partition that a message is about.
+
+    Raises:
+        InvalidRequestError: it is absent or not valid; names the field.
+    """
+    require(message.HasField("topic_id_partition"), "topic_id_partition", "must be set")
+    with within("topic_id_partition"):
+        return topic_id_partition_from_proto(message.topic_id_partition)
+
+
 def segment_id_to_proto(segment_id: RemoteLogSegmentId) -> pb.RemoteLogSegmentId:
     return pb.RemoteLogSegmentId(
         topic_id_partition=topic_id_partition_to_proto(segment_id.topic_id_partition),
@@ -147,9 +167,7 @@ def segment_id_to_proto(segment_id: RemoteLogSegmentId) -> pb.RemoteLogSegmentId
 
 
 def segment_id_from_proto(message: pb.RemoteLogSegmentId) -> RemoteLogSegmentId:
-    require_set(message, "topic_id_partition")
-    with within("topic_id_partition"):
-        tp = topic_id_partition_from_proto(message.topic_id_partition)
+    tp = partition_of(message)
     return RemoteLogSegmentId(tp, uuid_from_text(message.id, "id"))
 
 
@@ -262,9 +280,7 @@ def partition_delete_to_proto(
 def partition_delete_from_proto(
     message: pb.RemotePartitionDeleteMetadata,
 ) -> RemotePartitionDeleteMetadata:
-    require_set(message, "topic_id_partition")
-    with within("topic_id_partition"):
-        tp = topic_id_partition_from_proto(message.topic_id_partition)
+    tp = partition_of(message)
     return RemotePartitionDeleteMetadata(
         topic_id_partition=tp,
         state=partition_delete_state.from_proto(message.state, "state"),
