@@ -158,12 +158,12 @@ class Answers:
         if not api.first <= version <= api.last:
             if api_key != _API_VERSIONS:
                 raise UnservedRequestError(f"API key {api_key}: version {version} is not served")
-            # Kafka: the client asks again, with a version of the answer.
+            # Kafka: the client retries with a version that the answer lists.
             correlation_id = int.from_bytes(data[4:8], "big", signed=True)
             return _framed(self._api_versions_of(_UNSUPPORTED_VERSION), 0, correlation_id)
         try:
             request = api.request.decode(data, version=version, header=True)
-        except Exception as e:
+        except Exception as e:  # A boundary: bytes of a client, and kafka-python names no errors.
             raise UnservedRequestError(f"API key {api_key}: cannot be decoded: {e}") from e
         response = getattr(self, api.answer)(request, version)
         if response is None:
@@ -364,7 +364,7 @@ class Answers:
         return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
 
     def _offset(self, partition: int, found: FoundOffset | None) -> Any:
-        if found is None:  # Beyond the most queries of one request: the client asks again.
+        if found is None:  # Beyond the most queries of one request: the client retries.
             return _no_offset(partition, _CODES[FetchError.REQUEST_TIMED_OUT])
         self._forget_if_unknown(found)
         if found.error is not FetchError.NONE:

@@ -127,8 +127,8 @@ class Chunk:
 class ChunkCache:
     """Keep chunks of remote segments, up to a limit of bytes. Thread-safe.
 
-    Readers of the same bytes share one request, which goes on if they leave. Only chunks that a
-    reader has passed, or that nobody has read for a while, make room for others: those that were
+    Readers of the same bytes share one request, which continues if they leave. Only chunks that a
+    reader has passed, or that no reader has used for a while, make room for others: those that were
     read once go first, so that a scan does not evict what several readers use.
     """
 

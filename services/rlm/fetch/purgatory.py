@@ -39,8 +39,6 @@ class FetchPurgatory:
 
     New records of a log, a higher high watermark and new segments of the tier end the wait; so does
     an error of any partition, which the answer then has.
-
-    Args:
     """
 
     def __init__(
