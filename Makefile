@@ -214,15 +214,9 @@ test-minio-deep: minio ## Run the deep tests of RSM over real MinIO: faults and 
 	  --deselect tests/contract/test_rsm_in_process.py::TestOverFilesystem \
 	  --deselect "$(PROBE_WITHOUT_CRC)"
 
-# Java then starts Spark with half the CPU time.
-build/spark.jsa: $(VENV)/.dev $(VENV)/.spark
-	$(BIN)/python -m tests.harness.class_archives $@
-
-SHARED_CLASSES = SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:SharedArchiveFile=$(CURDIR)/build/spark.jsa -Xlog:cds=off"
-
 .PHONY: test-spark
-test-spark: $(VENV)/.dev $(VENV)/.spark build/spark.jsa ## Run the tests of the sweeps on a Spark cluster of processes (Java 17)
-	$(SHARED_CLASSES) $(BIN)/pytest -m "not long" tests/spark -n 2 --dist loadfile $(PYTEST_ARGS)
+test-spark: $(VENV)/.dev $(VENV)/.spark ## Run the tests of the sweeps on a Spark cluster of processes (Java 17)
+	$(BIN)/pytest -m "not long" tests/spark -n 2 --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: test-export
 test-export: $(VENV)/.dev $(VENV)/.spark $(EXPORT_VENV)/.installed ## Run the tests of `main.py export` and of the data sources with its Spark (Java 17, Maven)
