@@ -33,7 +33,6 @@ from tests.deep.linearizability.operations import (
     Refused,
     Reply,
     ResetLeaderEpoch,
-    Setting,
     Undelete,
     Update,
     UpdateBatch,
@@ -165,7 +164,7 @@ class Search:
             step = _change(node.partition, record)
             if step and step.reply == record.reply and self._agrees(step, record):
                 yield self._after(node, step, record, done=1 << place)
-            elif step and _repeats_itself(step, record) and self._agrees(step, record):
+            elif step and _applies_nothing(record.reply) and self._agrees(step, record):
                 yield self._after(node, step, record)  # its reply is still to be explained
         for place, record in enumerate(self._lost):
             if record.invoked_ns > horizon_ns:
@@ -289,17 +288,10 @@ def _change(partition: Partition, record: Record) -> Step | None:
     return step if step and step.events else None
 
 
-def _repeats_itself(step: Step, record: Record) -> bool:
-    """Return whether the reply is of a second attempt, and its first attempt made this step."""
-    repeat = asked(step.partition, record.operation).reply
-    if isinstance(record.operation, Setting):  # answered with the revision of that time
-        return _changes_nothing(repeat) and _changes_nothing(record.reply)
-    return repeat == record.reply
-
-
-def _changes_nothing(reply: Reply) -> bool:
+def _applies_nothing(reply: Reply) -> bool:
+    """Return whether a reply may be of a second attempt, of which the first made the change."""
     return isinstance(reply, Changed) and not any(
-        isinstance(each, Refused) or each.applied for each in reply.outcomes
+        not isinstance(each, Refused) and each.applied for each in reply.outcomes
     )
 
 
