@@ -32,10 +32,7 @@ BYTES_PER_BATCH = 4 * 1024 * 1024
 
 _LOG_APPEND_TIME = 0x08
 _ROW_BYTES = 64
-_PADDING = bytes(16)
-"""Longer than any number, so that one that is cut off is read from here."""
-
-_MOST_BYTES = 2**31 - 1 - len(_PADDING)
+_MOST_BYTES = 2**31 - 1
 """Positions are 32 bits long in Arrow."""
 
 _SAFE_MS = 2**61
@@ -120,7 +117,7 @@ class RecordsBuilder:
         return as_batch(columns, self.tp, self.options)
 
     def _usual_rows(self) -> pa.RecordBatch:
-        data = b"".join((*self._data, _PADDING))
+        data = b"".join(self._data)
         at, ends = np.array(self._starts, np.int64), np.array(self._ends, np.int64)
         numbers = _Numbers(np.frombuffer(data, np.uint8), at + 1)  # behind the attributes
         delta_ms, delta = numbers.read(), numbers.read()
@@ -196,7 +193,7 @@ class _Numbers:
         self.positions = positions
 
     def at_positions(self) -> Longs:
-        """Return the byte at each position; 0 behind the data."""
+        """Return the byte at each position; the last one behind the data."""
         return self._at(self.positions)
 
     def read(self) -> Longs:

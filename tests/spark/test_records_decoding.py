@@ -1,6 +1,8 @@
 """Rows that are made of all records at once are those that are made record by record."""
 
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,7 +17,7 @@ from spark_jobs.records.options import RecordsOptions, records_options
 from spark_jobs.records.schema import RECORDS_ARROW, as_batch
 from tests.harness.parsers.of_logs import Content
 from tests.spark.made_logs import varint
-from tests.unit.rlm.kafka_bytes import batch
+from tests.unit.rlm.kafka_bytes import TRANSACTIONAL, batch
 
 pytestmark = pytest.mark.spark
 TP = TopicIdPartition(random_uuid(), "orders", 3)
@@ -33,8 +35,11 @@ def text(chance: Random) -> bytes:
 
 
 def record(chance: Random, delta: int, headers: bytes) -> bytes:
-    times = varint(chance.choice([0, 0, 1, -1, 63, 64, 10**6, 10**12]))
-    body = b"\0" + times + varint(delta) + text(chance) + text(chance) + headers
+    times = varint(chance.choice([0, 0, 1, -1, 63, 64, 10**6, 10**12, 2**40, 2**60, -(2**60)]))
+    return framed(b"\0" + times + varint(delta) + text(chance) + text(chance) + headers)
+
+
+def framed(body: bytes) -> bytes:
     return varint(len(body)) + body
 
 
@@ -42,8 +47,16 @@ def random_batch(chance: Random, base: int, *, with_headers: bool = False) -> by
     count = chance.choice([1, 2, 30, 200])
     headers = varint(1) + varint(1) + b"h" + text(chance) if with_headers else b"\0"
     payload = b"".join(record(chance, delta, headers) for delta in range(count))
-    attributes = chance.choice([0, APPEND_TIME])
-    return batch(base, count, payload=payload, attributes=attributes, timestamp_ms=1_000_000)
+    attributes = chance.choice([0, APPEND_TIME, TRANSACTIONAL])
+    first_ms, last_ms = 1_000_000, 1_000_050
+    return batch(
+        base,
+        count,
+        payload=payload,
+        attributes=attributes,
+        timestamp_ms=first_ms,
+        max_timestamp_ms=last_ms,
+    )
 
 
 def batches_of(data: bytes) -> list[Batch]:
@@ -69,12 +82,26 @@ def at_once(batches: list[Batch], first: int, last: int, chosen: RecordsOptions)
     return rows
 
 
+Way = Callable[[list[Batch], int, int, RecordsOptions], pa.RecordBatch]
+
+
+def outcome(way: Way, batches: list[Batch]) -> dict[str, Any] | str:
+    """Return all rows, or why they cannot be decoded."""
+    try:
+        rows: dict[str, Any] = way(batches, 0, INT64_MAX, options()).to_pydict()
+    except UnreadableRecordsError as e:
+        return str(e)
+    return rows
+
+
 @pytest.mark.parametrize("seed", range(20))
-def test_random_records_give_the_same_rows(seed: int) -> None:
-    chance = Random(seed)
+def test_random_records_give_the_same_rows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance, with_headers = Random(seed), seed % 5 == 4
+    if not with_headers:  # they are usual: none is decoded by itself
+        monkeypatch.setattr("spark_jobs.records.decoding.decode", None)
     log, base = b"", 5
     for _ in range(6):
-        made = random_batch(chance, base, with_headers=seed % 5 == 4)
+        made = random_batch(chance, base, with_headers=with_headers)
         log += made
         base += int.from_bytes(made[23:27], "big") + 1
     batches = batches_of(log)
@@ -97,13 +124,25 @@ def test_damaged_records_are_refused_in_the_same_words(seed: int) -> None:
             payload[chance.randrange(min(len(payload), 400))] = chance.randrange(256)
         count = int.from_bytes(whole[57:61], "big") + chance.choice([0, 0, 0, 1, -1])
         batches = batches_of(batch(0, max(count, 1), payload=bytes(payload)))
-        outcomes = []
-        for way in (one_by_one, at_once):
-            try:
-                outcomes.append(way(batches, 0, INT64_MAX, options()).to_pydict())
-            except UnreadableRecordsError as e:
-                outcomes.append(str(e))
-        assert outcomes[0] == outcomes[1]
+        assert outcome(at_once, batches) == outcome(one_by_one, batches)
+
+
+USUAL = b"\0" + varint(0) + varint(0) + varint(-1) + varint(-1) + b"\0"
+
+
+@pytest.mark.parametrize(
+    ("payload", "timestamp_ms"),
+    [
+        pytest.param(varint(-len(USUAL) - 1) + USUAL, 0, id="length of the record below 0"),
+        pytest.param(framed(b"\0\0\0" + varint(-2) + b"\1\0"), 0, id="length of the key below -1"),
+        pytest.param(framed(USUAL + b"\0"), 0, id="one byte more than its fields"),
+        pytest.param(framed(b"\0" + varint(-(2**63)) + USUAL[2:]), 10**6, id="time of ten bytes"),
+        pytest.param(framed(b"\0" + varint(2**61) + USUAL[2:]), INT64_MAX, id="time too late"),
+    ],
+)
+def test_an_unusual_record_has_the_same_outcome(payload: bytes, timestamp_ms: int) -> None:
+    batches = batches_of(batch(0, payload=payload, timestamp_ms=timestamp_ms))
+    assert outcome(at_once, batches) == outcome(one_by_one, batches)
 
 
 def test_what_inflates_beyond_the_bound_is_refused_before_it_is_decoded() -> None:

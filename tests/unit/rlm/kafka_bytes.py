@@ -23,18 +23,23 @@ def batch(
     *,
     payload: bytes = b"payload",
     timestamp_ms: int = 1000,
+    max_timestamp_ms: int | None = None,
     producer_id: int = -1,
     attributes: int = 0,
     magic: int = 2,
     leader_epoch: int = 0,
 ) -> bytes:
-    """Build a batch of `records` offsets; its records are opaque bytes, as they are to RLM."""
+    """Build a batch of `records` offsets; its records are opaque bytes, as they are to RLM.
+
+    Args:
+        max_timestamp_ms: None: as timestamp_ms.
+    """
     covered = pack(
         ">hiqqqhii",
         attributes,
         records - 1,
         timestamp_ms,
-        timestamp_ms,
+        timestamp_ms if max_timestamp_ms is None else max_timestamp_ms,
         producer_id,
         0,
         -1,
