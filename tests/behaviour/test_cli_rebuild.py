@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from services.api.ids import TopicIdPartition
+from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import all_partitions, all_segments
 from services.api.segments import RemoteLogSegmentState
 from services.rlmm.deployment_state import read_deployment_state
@@ -20,6 +22,7 @@ from tests.harness.served_rsm import ServedRsm, serving
 from tests.harness.tier import SIZE_BYTES, SmallTier, a_topic, segment
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
 
 
 @pytest.fixture
@@ -101,12 +104,17 @@ def as_listed(rlmm: RlmmProcess) -> list[dict[str, Any]]:
     return [asdict(replace(each, event_timestamp_ms=0)) for each in listed]
 
 
+def delete_states(rlmm: RlmmProcess) -> dict[TopicIdPartition, RemotePartitionDeleteState | None]:
+    found = rlmm.client.list_partitions().partitions
+    return {each.topic_id_partition: each.delete_state for each in found}
+
+
 @pytest.mark.deep
 def test_a_database_that_was_lost_has_its_settings_log_starts_and_marks_again(
     rlmm: RlmmProcess, rsm: ServedRsm, database_url: str, databases: Databases
 ) -> None:
     tier = SmallTier(rsm.client, rlmm.client)
-    orders, deleted = a_topic("orders", 2)
+    orders, deleted, gone = a_topic("orders", 3)
     (held,) = a_topic("held")
     for tp in (orders, deleted, held):
         tier.fill(tp, 3, txn_idx_empty=True)
@@ -115,7 +123,8 @@ def test_a_database_that_was_lost_has_its_settings_log_starts_and_marks_again(
     for tp in (orders, held):
         rlmm.client.raise_log_start_offset(tp, 150)
     rlmm.client.put_topic_config(held.topic_id, {"sediment.hold": "true"})
-    tier.mark_deleted(deleted)
+    for tp in (deleted, gone):  # gone has no segment
+        tier.mark_deleted(tp)
     assert maintain(rlmm, rsm, database_url) == (0, 2, "")
 
     url = databases.take()
@@ -124,7 +133,7 @@ def test_a_database_that_was_lost_has_its_settings_log_starts_and_marks_again(
         assert (code, "sediment db rebuild --apply" in reason) == (1, True)
         code, applied = rebuild(empty, rsm, "--apply")
         assert (code, applied["imported"]) == (0, 9)
-        kept = {"settings": 2, "log_starts": 2, "marks": 1, "refused": []}
+        kept = {"settings": 2, "log_starts": 2, "marks": 2, "refused": []}
         assert applied["kept"].items() >= kept.items()
         assert maintain(empty, rsm, url)[0] == 1  # not confirmed
         confirm = ("db", "confirm-rebuild", "--reason", "checked", "--rsm", rsm.address)
@@ -140,10 +149,11 @@ def test_a_database_that_was_lost_has_its_settings_log_starts_and_marks_again(
             assert before.entries == after.entries
         state = empty.client.partition_state(orders).value
         assert state.log_start_offset == 150
-        states = [each.delete_state for each in empty.client.list_partitions().partitions]
-        assert states == [e.delete_state for e in rlmm.client.list_partitions().partitions]
-        code, again = rebuild(empty, rsm)
+        assert delete_states(empty) | {gone: MARKED} == delete_states(rlmm)
+        empty.client.undelete_partition(deleted)
+        code, again = rebuild(empty, rsm, "--apply")
         assert (code, again["kept"]["settings"]) == (0, 0)
+        assert json.loads(empty.sediment(*confirm, "-o", "json").stdout)["marks"] == 0
         assert maintain(empty, rsm, url) == (0, 2, "")
 
 
@@ -157,10 +167,12 @@ def test_a_restored_database_does_not_replace_what_is_newer(
     assert maintain(rlmm, rsm, database_url) == (0, 1, "")
     state = read_deployment_state(database_url)
     newer = replace(state, changes=state.changes + 1)
-    keep(rsm.objects, newer, read_head(rsm.objects))
-    code, topics, reason = maintain(rlmm, rsm, database_url)
-    assert (code, topics) == (1, None)
-    assert "sediment db rebuild --apply" in reason
+    later = (replace(state.topics[0], settings_revision=2),)
+    for kept in (newer, replace(state, topics=later)):
+        keep(rsm.objects, kept, read_head(rsm.objects))
+        code, topics, reason = maintain(rlmm, rsm, database_url)
+        assert (code, topics) == (1, None)
+        assert "sediment db rebuild --apply" in reason
 
 
 @pytest.mark.deep
@@ -202,6 +214,9 @@ def test_another_rebuild_takes_no_hold_and_no_later_settings_away(
         empty.client.put_topic_config(tp.topic_id, {"retention.ms": "9"})
         assert rebuild(empty, rsm, "--apply")[0] == 0
         assert empty.client.topic_config(tp.topic_id).entries == {"retention.ms": "9"}
+    with serving_rlmm(databases.take()) as lost_again:
+        assert rebuild(lost_again, rsm, "--apply")[0] == 0
+        assert lost_again.client.topic_config(tp.topic_id).entries == {"retention.ms": "4"}
 
 
 @pytest.mark.deep
