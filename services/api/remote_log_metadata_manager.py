@@ -859,7 +859,8 @@ class RemoteLogMetadataManager(Protocol):
     def list_sweep_runs(self) -> list[RecordedSweep]:
         """Return the last sweep of each kind and topics, those that ended last first.
 
-        Of each kind the latest 100 are kept. Kinds that only a later release knows are omitted.
+        Of each kind the latest 100 are kept. Kinds and outcomes that only a later release knows are
+        omitted.
         """
         ...
 

@@ -382,10 +382,11 @@ def report_sweep(session: Session, record: SweepRecord) -> None:
 
 def list_sweeps(connection: Connection) -> list[RecordedSweep]:
     """Read all; see RemoteLogMetadataManager.list_sweep_runs."""
-    known = [kind.value for kind in SweepKind]
+    kinds = [kind.value for kind in SweepKind]
+    outcomes = [outcome.value for outcome in SweepOutcome]
     rows = connection.execute(
         select(*SweepRunRow.__table__.columns)
-        .where(SweepRunRow.kind.in_(known))
+        .where(SweepRunRow.kind.in_(kinds), SweepRunRow.outcome.in_(outcomes))
         .order_by(SweepRunRow.ended_at.desc(), SweepRunRow.kind, SweepRunRow.scope)
     )
     return [RecordedSweep(_sweep(row), ms_of(row.ended_at)) for row in rows]

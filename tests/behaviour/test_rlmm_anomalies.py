@@ -1,4 +1,4 @@
-"""Test concurrent reports of anomalies, and pages that fit into messages."""
+"""Test reports of anomalies at the same time, their pages, and sweeps of later releases."""
 
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
@@ -7,7 +7,12 @@ import pytest
 from sqlalchemy import Engine, text
 
 from services.api.partitions import MAX_ANOMALIES, AnomalyQuery
-from services.api.remote_log_metadata_manager import all_anomalies
+from services.api.remote_log_metadata_manager import (
+    SweepKind,
+    SweepOutcome,
+    SweepRecord,
+    all_anomalies,
+)
 from services.rlmm import limits
 from services.rlmm.anomalies import fingerprint
 from services.rlmm.manager import SqlRemoteLogMetadataManager
@@ -85,3 +90,19 @@ def test_kinds_that_only_a_later_release_knows_are_passed_over(engine: Engine) -
     assert (found, second.next_page_token) == ({0, 2}, "")
     assert len(first.anomalies) == len(second.anomalies) == 1
     assert len(list(all_anomalies(rlmm))) == 2
+
+
+def test_a_sweep_with_an_outcome_of_a_later_release_does_not_hide_the_others(
+    engine: Engine,
+) -> None:
+    rlmm = SqlRemoteLogMetadataManager(engine)
+    here, later = (
+        SweepRecord(SweepKind.REMOVAL, (uuid4().hex,), run_id, SweepOutcome.DONE)
+        for run_id in ("here", "later")
+    )
+    for each in (here, later):
+        rlmm.report_sweep_run(each)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE sweep_runs SET outcome = 'HALTED' WHERE run_id = 'later'"))
+    listed = [each.record for each in rlmm.list_sweep_runs()]
+    assert (here in listed, later.run_id in {each.run_id for each in listed}) == (True, False)
