@@ -11,6 +11,7 @@ from crc32c import crc32c
 from kafka.record import MemoryRecordsBuilder
 
 from services.common.inflate import Codec
+from tests.unit.rlm.kafka_bytes import unsigned_varint, varint
 
 GIB = 1024**3
 COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
@@ -25,7 +26,7 @@ def bomb(codec: Codec, size_bytes: int = 2 * GIB) -> bytes:
     compresses by 21 only, so it gets a block that announces the size and ends there.
     """
     if codec is Codec.SNAPPY:
-        return _varint(size_bytes) + b"\0a"
+        return unsigned_varint(size_bytes) + b"\0a"
     part = _part(codec, bytes(_PART_BYTES))
     return part * (size_bytes // _PART_BYTES)
 
@@ -48,19 +49,10 @@ def snappy_block(data: bytes) -> bytes:
     return bytes(snappy.compress(data))
 
 
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
-
-
 def record_of_headers(count: int) -> bytes:
     """Return an uncompressed record with that many empty headers, two bytes each."""
-    zigzag = _varint(2 * count)
-    after_length = b"\0\0\0\1\1" + zigzag + bytes(2 * count)
-    return _varint(2 * len(after_length)) + after_length
+    after_length = b"\0\0\0\1\1" + varint(count) + bytes(2 * count)
+    return varint(len(after_length)) + after_length
 
 
 def batch_of(codec_number: int, compressed: bytes, base_offset: int, records: int = 1) -> bytes:

@@ -9,7 +9,7 @@ from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.tier import SmallTier, segment
-from tests.unit.rlm.kafka_bytes import batch, producer_snapshot
+from tests.unit.rlm.kafka_bytes import batch, producer_snapshot, varint
 
 
 def copied(
@@ -59,12 +59,3 @@ def plain(base_offset: int, values: list[bytes], **fields: Any) -> bytes:
         body = bytes([0, 0, delta << 1, 1]) + varint(len(value)) + value + b"\0"
         payload += varint(len(body)) + body
     return batch(base_offset, len(values), payload=payload, **fields)
-
-
-def varint(number: int) -> bytes:
-    """Write a zig-zag number."""
-    rest, out = (number << 1) ^ (number >> 63), bytearray()
-    while rest >= 0x80:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    return bytes([*out, rest])

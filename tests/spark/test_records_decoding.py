@@ -10,14 +10,13 @@ import pytest
 from services.api.ids import TopicIdPartition, random_uuid
 from services.api.validation import INT64_MAX
 from services.common.inflate import Codec
-from services.records.batches import HEADER_BYTES, Batch, walk_batches
+from services.records.batches import HEADER_BYTES, Batch
 from services.records.decode import RecordColumns, UnreadableRecordsError, decode
 from spark_jobs.records.decoding import RecordsBuilder
 from spark_jobs.records.options import RecordsOptions, records_options
 from spark_jobs.records.schema import RECORDS_ARROW, as_batch
-from tests.harness.parsers.of_logs import Content
-from tests.spark.made_logs import varint
-from tests.unit.rlm.kafka_bytes import TRANSACTIONAL, batch
+from tests.harness.committed_reads import batches_in
+from tests.unit.rlm.kafka_bytes import TRANSACTIONAL, batch, varint
 
 pytestmark = pytest.mark.spark
 TP = TopicIdPartition(random_uuid(), "orders", 3)
@@ -57,10 +56,6 @@ def random_batch(chance: Random, base: int, *, with_headers: bool = False) -> by
         timestamp_ms=first_ms,
         max_timestamp_ms=last_ms,
     )
-
-
-def batches_of(data: bytes) -> list[Batch]:
-    return list(walk_batches(Content(data), 0, len(data), 0, verify=True))
 
 
 def one_by_one(
@@ -104,7 +99,7 @@ def test_random_records_give_the_same_rows(seed: int, monkeypatch: pytest.Monkey
         made = random_batch(chance, base, with_headers=with_headers)
         log += made
         base += int.from_bytes(made[23:27], "big") + 1
-    batches = batches_of(log)
+    batches = list(batches_in(log))
     first, last = sorted(chance.choices(range(base + 5), k=2))
     times = {"fromTime": "1000000", "toTime": "1000063"}
     for chosen in (options(), options(**times)):
@@ -123,7 +118,7 @@ def test_damaged_records_are_refused_in_the_same_words(seed: int) -> None:
         for _ in range(chance.choice([1, 1, 3])):
             payload[chance.randrange(min(len(payload), 400))] = chance.randrange(256)
         count = int.from_bytes(whole[57:61], "big") + chance.choice([0, 0, 0, 1, -1])
-        batches = batches_of(batch(0, max(count, 1), payload=bytes(payload)))
+        batches = list(batches_in(batch(0, max(count, 1), payload=bytes(payload))))
         assert outcome(at_once, batches) == outcome(one_by_one, batches)
 
 
@@ -141,11 +136,11 @@ USUAL = b"\0" + varint(0) + varint(0) + varint(-1) + varint(-1) + b"\0"
     ],
 )
 def test_an_unusual_record_has_the_same_outcome(payload: bytes, timestamp_ms: int) -> None:
-    batches = batches_of(batch(0, payload=payload, timestamp_ms=timestamp_ms))
+    batches = list(batches_in(batch(0, payload=payload, timestamp_ms=timestamp_ms)))
     assert outcome(at_once, batches) == outcome(one_by_one, batches)
 
 
 def test_what_inflates_beyond_the_bound_is_refused_before_it_is_decoded() -> None:
-    [made] = batches_of(batch(0, payload=bytes(2_000), attributes=Codec.NONE))
+    [made] = batches_in(batch(0, payload=bytes(2_000), attributes=Codec.NONE))
     with pytest.raises(UnreadableRecordsError, match="more than the limit of 1000"):
         RecordsBuilder(TP, options(maxBatchBytes="1000")).add(made, 0, 0)

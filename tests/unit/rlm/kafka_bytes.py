@@ -17,6 +17,19 @@ ABORT, COMMIT = 0, 1
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 
 
+def unsigned_varint(number: int) -> bytes:
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def varint(number: int) -> bytes:
+    """Write a zig-zag number, as records have them."""
+    return unsigned_varint((number << 1) ^ (number >> 63))
+
+
 def batch(
     base_offset: int,
     records: int = 1,
