@@ -1,8 +1,6 @@
 """Check a file of settings before a service reads it: `sediment config`."""
 
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
@@ -57,7 +55,7 @@ def check(
     """
     variables = read_variables(file)
     problems = [*_problems(variables)]
-    services = _services_of(variables)
+    services = services_of(variables)
     if output is Format.JSON:
         described = [{"service": service, "problem": text} for service, text in problems]
         print_json({"services": services, "problems": described})
@@ -96,37 +94,24 @@ def _unquoted(value: str) -> str:
     return value[1:-1] if is_quoted else value
 
 
-def _services_of(variables: Mapping[str, str]) -> list[str]:
+def services_of(variables: Iterable[str]) -> list[str]:
+    """Return the services of which there are settings: RSM, RLMM, RLM."""
     return [s for s in CLASSES if any(name.startswith(f"{s}_") for name in variables)]
 
 
 def _problems(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield service ("" if it is none's) and problem."""
-    services = _services_of(variables)
+    services = services_of(variables)
     if not services:
         yield "", "has no variable that begins with RSM_, RLMM_ or RLM_"
     for service in services:
-        with _only(variables):
-            try:
-                CLASSES[service].to_serve()
-            except SystemExit as e:
-                for line in str(e).splitlines():
-                    yield service, line
+        try:
+            CLASSES[service].to_serve(variables)
+        except SystemExit as e:
+            for line in str(e).splitlines():
+                yield service, line
     known = [name for each in CLASSES.values() for name in each.variables()]
     for name in variables:
         similar = get_close_matches(name.upper(), known, 1, _SIMILAR)
         if similar and not name.startswith(SERVICES):
             yield "", f"{name} is no setting; did you mean {similar[0]}?"
-
-
-@contextmanager
-def _only(variables: Mapping[str, str]) -> Iterator[None]:
-    """Replace the environment, of which pydantic reads the settings, for a moment."""
-    before = dict(os.environ)
-    os.environ.clear()
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)

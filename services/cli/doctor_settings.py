@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import uuid_to_text
-from services.cli.config import CLASSES
+from services.cli.config import CLASSES, services_of
 from services.cli.doctor_findings import Check, Finding, Level
 from services.cli.doctor_services import file_finding
 from services.cli.output import time_text
@@ -56,8 +56,7 @@ class Environment:
         Raises:
             DataDirectoryError: the data directory cannot be used.
         """
-        found = (s for s in CLASSES if any(name.startswith(f"{s}_") for name in os.environ))
-        services = tuple(found)
+        services = tuple(services_of(os.environ))
         return cls(services, None if services else running_stack(data_dir))
 
 

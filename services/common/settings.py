@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 _HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+):(?P<port>\d{1,5})")
 _MAX_PORT = 65_535
@@ -239,13 +244,25 @@ class ServiceSettings(BaseSettings):
             )
 
     @classmethod
-    def to_serve(cls) -> Self:
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take values from the arguments only: `from_environment` reads variables."""
+        return (init_settings,)
+
+    @classmethod
+    def to_serve(cls, variables: Mapping[str, str] = os.environ) -> Self:
         """Read the settings of a service that is about to start.
 
         Raises:
             SystemExit: as `from_environment`; or neither TLS nor plaintext was chosen.
         """
-        settings = cls.from_environment()
+        settings = cls.from_environment(variables)
         settings.require_transport()
         return settings
 
@@ -264,8 +281,8 @@ class ServiceSettings(BaseSettings):
         return f"{unknown} (did you mean {similar[0]}?)" if similar else unknown
 
     @classmethod
-    def from_environment(cls) -> Self:
-        """Read the settings; fail if a variable with our prefix is unknown.
+    def from_environment(cls, variables: Mapping[str, str] = os.environ) -> Self:
+        """Read the settings from variables; fail if one with our prefix is unknown.
 
         pydantic-settings alone would ignore a mistyped variable and use the default.
 
@@ -274,13 +291,15 @@ class ServiceSettings(BaseSettings):
         """
         prefix = cls.model_config["env_prefix"]
         known = cls.variables()
-        ours = {name for name in os.environ if name.upper().startswith(prefix)}
+        ours = {name for name in variables if name.upper().startswith(prefix)}
         unknown = sorted(name for name in ours if name.upper() not in known)
         if unknown:
             named = ", ".join(map(cls._described, unknown))
             raise SystemExit(f"unknown setting: {named}; remove or correct it (see docs/config.md)")
+        source = EnvSettingsSource(cls)
+        source.env_vars = {name.lower(): value for name, value in variables.items()}
         try:
-            return cls()
+            return cls(**source())
         except ValidationError as e:
             raise SystemExit("\n".join(_complaints(e, prefix))) from e
 

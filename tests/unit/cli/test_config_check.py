@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,12 @@ OTHER=1
 """
 
 
-def check(tmp_path: Path, text: str) -> tuple[int, list[tuple[str, str]]]:
+def check(
+    tmp_path: Path, text: str, environment: Mapping[str, str] | None = None
+) -> tuple[int, list[tuple[str, str]]]:
     file = tmp_path / "settings.env"
     file.write_text(text)
-    done = sediment("config", "check", str(file), "-o", "json")
+    done = sediment("config", "check", str(file), "-o", "json", environment=environment)
     found = json.loads(done.stdout)["problems"]
     return done.returncode, [(each["service"], each["problem"]) for each in found]
 
@@ -34,6 +37,13 @@ def test_a_file_of_valid_settings_is_valid_and_changes_nothing(tmp_path: Path) -
     assert dict(os.environ) == before
     shown = sediment("config", "check", str(tmp_path / "settings.env"))
     assert "RSM, RLMM" in shown.stderr
+
+
+def test_the_environment_is_no_part_of_the_file(tmp_path: Path) -> None:
+    shell = {"RSM_COPY_THREADS": "0", "RSM_BUKET": "x", "RLMM_DATABASE_URL": "postgresql://db/x"}
+    assert check(tmp_path, GOOD, shell) == (0, [])
+    code, [(service, problem)] = check(tmp_path, "RLMM_PLAINTEXT=true", shell)
+    assert (code, service, problem[:19]) == (1, "RLMM", "RLMM_DATABASE_URL: ")
 
 
 @pytest.mark.parametrize(
