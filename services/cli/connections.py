@@ -45,6 +45,19 @@ def connected_segment_objects(
 
 
 @contextmanager
+def connected_tier(
+    rsm: str | None, rlmm: str | None, data_dir: Path | None
+) -> Iterator[tuple[RemoteStorageManager, SegmentObjects, RemoteLogMetadataManager]]:
+    """Connect to RSM, once for both of its interfaces, and to RLMM."""
+    with (
+        _channel("rsm", rsm, data_dir) as (channel, where),
+        connected_rlmm(rlmm, data_dir) as metadata,
+    ):
+        store = RemoteStorageManagerClient(channel, where)
+        yield store, SegmentObjectsClient(channel, where), metadata
+
+
+@contextmanager
 def connected_rlmm(
     address: str | None, data_dir: Path | None
 ) -> Iterator[RemoteLogMetadataManager]:

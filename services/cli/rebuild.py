@@ -19,9 +19,7 @@ from services.cli.connections import (
     Locations,
     Rlmm,
     Rsm,
-    connected_rlmm,
-    connected_rsm,
-    connected_segment_objects,
+    connected_tier,
 )
 from services.cli.output import EXIT_PARTIAL, Format, print_json, print_table, say, time_text
 from services.workflows.deployment_state import (
@@ -66,11 +64,7 @@ def rebuild(
       3  a service failed, or a role is missing; run the command again
     """
     plan = RebuildPlan(uuid4().hex, apply, tuple(location or [0]))
-    with (
-        connected_rsm(rsm, data_dir) as store,
-        connected_segment_objects(rsm, data_dir) as objects,
-        connected_rlmm(rlmm, data_dir) as metadata,
-    ):
+    with connected_tier(rsm, rlmm, data_dir) as (store, objects, metadata):
         head, kept, unread = _kept(objects)
         done = Rebuild(metadata, store, objects, plan, _progress()).run()
         is_settled = head is not None and head.is_settled
@@ -109,10 +103,7 @@ def confirm_rebuild(
       3  a service failed, or a role is missing; run `sediment db rebuild --apply`
          and this command again
     """
-    with (
-        connected_segment_objects(rsm, data_dir) as objects,
-        connected_rlmm(rlmm, data_dir) as metadata,
-    ):
+    with connected_tier(rsm, rlmm, data_dir) as (_, objects, metadata):
         head, kept, unread = _kept(objects)
         ended = metadata.confirm_rebuild(MutationContext(reason=reason))
         back = PutBack(refused=[*unread])

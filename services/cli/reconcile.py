@@ -1,7 +1,8 @@
 """Compare the object store with the metadata: `sediment reconcile`, `scrub` and `anomalies`."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Event
 from typing import Annotated
 from uuid import UUID, uuid4
@@ -20,8 +21,7 @@ from services.cli.connections import (
     Rsm,
     command_group,
     connected_rlmm,
-    connected_rsm,
-    connected_segment_objects,
+    connected_tier,
 )
 from services.cli.output import (
     EXIT_FAILED,
@@ -173,9 +173,7 @@ def reconcile(
     now_ms = time.time_ns() // 1_000_000
     plan = ReconciliationPlan(uuid4().hex, now_ms, grace_ms, delete, location or [0])
     with (
-        connected_rsm(rsm, data_dir) as store,
-        connected_segment_objects(rsm, data_dir) as objects,
-        connected_rlmm(rlmm, data_dir) as metadata,
+        connected_tier(rsm, rlmm, data_dir) as (store, objects, metadata),
         counter() as count,
     ):
         done = Reconciliation(
@@ -251,20 +249,12 @@ def scrub(
     number, parts = parse_part(part)
     topics, locations = topic or [], tuple(location or [0])
     with (
-        connected_rsm(rsm, data_dir) as store,
-        connected_segment_objects(rsm, data_dir) as objects,
-        connected_rlmm(rlmm, data_dir) as metadata,
-        counter() as count,
+        connected_tier(rsm, rlmm, data_dir) as (store, objects, metadata),
+        scrub_counter() as show,
     ):
-
-        def show(done: Scrubbed) -> None:
-            count("segments", done.segments)
-            count("MiB", done.read_bytes // _MIB)
-
         topic_ids = frozenset(find_topic(metadata, text).topic_id for text in topics)
         plan = ScrubPlan(uuid4().hex, number, parts, topic_ids or None, locations)
-        pace = Pace(rate_limit(rate), Event().wait)
-        done = Scrub(metadata, store, objects, plan, pace, show).run()
+        done = Scrub(metadata, store, objects, plan, pace_of(rate), show).run()
     if output is Format.JSON:
         print_json(scrub_document(plan, topics, rate, done))
     else:
@@ -274,10 +264,24 @@ def scrub(
     raise typer.Exit(0 if done.is_complete else EXIT_FAILED)
 
 
-def rate_limit(bytes_per_s: int) -> Callable[[int], None]:
+@contextmanager
+def scrub_counter() -> Iterator[Callable[[Scrubbed], None]]:
+    """Count what a scrub has read, as `counter` does; yield the call that shows it."""
+    with counter() as count:
+
+        def show(done: Scrubbed) -> None:
+            count("segments", done.segments)
+            count("MiB", done.read_bytes // _MIB)
+
+        yield show
+
+
+def pace_of(bytes_per_s: int) -> Pace:
+    """Return the pace of a scrub that reads at most so many bytes/s; 0 for no limit."""
     if not bytes_per_s:
-        return lambda _: None
-    return TokenBucket(bytes_per_s, bytes_per_s * BURST_S, name="bytes per second").take
+        return Pace(lambda _: None, Event().wait)
+    limit = TokenBucket(bytes_per_s, bytes_per_s * BURST_S, name="bytes per second")
+    return Pace(limit.take, Event().wait)
 
 
 def _print_scrub(done: Scrubbed) -> None:

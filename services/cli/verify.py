@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from threading import Event
 from typing import Annotated
 from uuid import UUID, uuid4
 
@@ -31,29 +30,25 @@ from services.cli.connections import (
     Rsm,
     TopicPartition,
     command_group,
-    connected_rlmm,
-    connected_rsm,
-    connected_segment_objects,
+    connected_tier,
     find_partition,
 )
 from services.cli.output import (
     EXIT_FAILED,
     EXIT_PARTIAL,
     Format,
-    counter,
     print_json,
     print_table,
     say,
     size_text,
 )
-from services.cli.reconcile import rate_limit
-from services.workflows.scrub import Pace, Scrub, Scrubbed, ScrubPlan
+from services.cli.reconcile import pace_of, scrub_counter
+from services.workflows.scrub import Scrub, Scrubbed, ScrubPlan
 from services.workflows.segment_views import StoreView, store_views
 
 app = command_group()
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-_MIB = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -105,23 +100,16 @@ def verify(
          service failed; run the command again
     """
     with (
-        connected_rsm(rsm, data_dir) as store,
-        connected_segment_objects(rsm, data_dir) as objects,
-        connected_rlmm(rlmm, data_dir) as metadata,
-        counter() as count,
+        connected_tier(rsm, rlmm, data_dir) as (store, objects, metadata),
+        scrub_counter() as show,
     ):
-
-        def show(done: Scrubbed) -> None:
-            count("segments", done.segments)
-            count("MiB", done.read_bytes // _MIB)
-
         tp = find_partition(metadata, partition)
         plan = ScrubPlan(
             uuid4().hex,
             topic_ids=frozenset({tp.topic_id}),
             locations=tuple(location or [CURRENT_LOCATION]),
         )
-        scrub = Scrub(metadata, store, objects, plan, Pace(rate_limit(rate), Event().wait), show)
+        scrub = Scrub(metadata, store, objects, plan, pace_of(rate), show)
         found = _verify(tp, plan, scrub, metadata, store, objects)
     if output is Format.JSON:
         print_json(_as_json(tp, found))
