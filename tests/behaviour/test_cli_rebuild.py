@@ -1,9 +1,7 @@
 """Test `sediment db rebuild` and `sediment db confirm-rebuild` over real services."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,29 +11,18 @@ from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import all_partitions, all_segments
 from services.api.segments import RemoteLogSegmentState
 from services.rlmm.deployment_state import read_deployment_state
-from services.rsm.settings import RsmSettings
 from services.workflows.deployment_state import keep, read_head
 from tests.contract.remote_storage_manager_contract import Files
+from tests.harness import served_fixtures
 from tests.harness.databases import Databases
 from tests.harness.rlmm_process import RlmmProcess, serving_rlmm
-from tests.harness.served_rsm import ServedRsm, serving
+from tests.harness.served_rsm import ServedRsm
 from tests.harness.tier import SIZE_BYTES, SmallTier, a_topic, segment
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
 
-
-@pytest.fixture
-def rlmm(database_url: str) -> Iterator[RlmmProcess]:
-    with serving_rlmm(database_url) as made:
-        yield made
-
-
-@pytest.fixture
-def rsm(tmp_path: Path) -> Iterator[ServedRsm]:
-    (tmp_path / "objects").mkdir()
-    with serving(RsmSettings(backend="filesystem", directory=tmp_path / "objects")) as made:
-        yield made
+rlmm, rsm, store = served_fixtures.rlmm, served_fixtures.rsm, served_fixtures.store
 
 
 def rebuild(rlmm: RlmmProcess, rsm: ServedRsm, *options: str) -> tuple[int, dict[str, Any]]:

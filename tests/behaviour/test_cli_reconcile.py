@@ -1,36 +1,18 @@
 """Test `sediment reconcile` over real services."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.layout import segment_keys
-from services.rsm.settings import RsmSettings
-from tests.harness.rlmm_process import RlmmProcess, serving_rlmm
-from tests.harness.served_rsm import ServedRsm, serving
+from tests.harness import served_fixtures
+from tests.harness.rlmm_process import RlmmProcess
+from tests.harness.served_rsm import ServedRsm
 from tests.harness.tier import SmallTier, a_topic, segment
 
-
-@pytest.fixture
-def rlmm(database_url: str) -> Iterator[RlmmProcess]:
-    with serving_rlmm(database_url) as made:
-        yield made
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> FilesystemStorage:
-    (tmp_path / "objects").mkdir()
-    return FilesystemStorage(tmp_path / "objects")
-
-
-@pytest.fixture
-def rsm(store: FilesystemStorage, tmp_path: Path) -> Iterator[ServedRsm]:
-    with serving(RsmSettings(backend="filesystem", directory=tmp_path / "objects")) as made:
-        yield made
+rlmm, rsm, store = served_fixtures.rlmm, served_fixtures.rsm, served_fixtures.store
 
 
 def reconcile(rlmm: RlmmProcess, rsm: ServedRsm, *options: str) -> tuple[int, dict[str, Any]]:

@@ -1,43 +1,25 @@
 """Test `sediment scrub` over real services."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.local.seaweedfs import S3Endpoint
 from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import MIB, Files, some_bytes
 from tests.contract.rsm_over_s3 import settings_for
+from tests.harness import served_fixtures
 from tests.harness.faults import Answer
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.rlmm_process import RlmmProcess, serving_rlmm
+from tests.harness.rlmm_process import RlmmProcess
 from tests.harness.s3_operations import s3_operation
 from tests.harness.served_rsm import ServedRsm, serving
 from tests.harness.tier import SmallTier, a_topic, segment
 
 SIZE = 2 * MIB + 500
 
-
-@pytest.fixture
-def rlmm(database_url: str) -> Iterator[RlmmProcess]:
-    with serving_rlmm(database_url) as made:
-        yield made
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> FilesystemStorage:
-    (tmp_path / "objects").mkdir()
-    return FilesystemStorage(tmp_path / "objects")
-
-
-@pytest.fixture
-def rsm(store: FilesystemStorage, tmp_path: Path) -> Iterator[ServedRsm]:
-    with serving(RsmSettings(backend="filesystem", directory=tmp_path / "objects")) as made:
-        yield made
+rlmm, rsm, store = served_fixtures.rlmm, served_fixtures.rsm, served_fixtures.store
 
 
 def scrub(rlmm: RlmmProcess, rsm: ServedRsm, *options: str) -> tuple[int, dict[str, Any]]:
@@ -114,7 +96,7 @@ def topic_of(rlmm: RlmmProcess, name: str) -> str:
         (("--part", "3"), "--part: '3' is not I/N"),
         (("--part", "3/2"), "part: must be 1 to 2"),
         (("--part", "0/2"), "part: must be 1 to 2"),
-        (("--topic", "nobody"), "the tier has no topic nobody"),
+        (("--topic", "nowhere"), "the tier has no topic nowhere"),
         (("--location", "7"), "location 7 is not registered"),
     ],
 )
@@ -159,8 +141,8 @@ def test_one_partition_is_verified_and_no_other(rlmm: RlmmProcess, rsm: ServedRs
     assert (code, found["segments"], found["verified"]) == (0, 3, 3)
     assert 3 * SIZE < found["read_bytes"] < 4 * SIZE
     assert (found["missing_start_offsets"], found["elsewhere_start_offsets"]) == ([], [])
-    assert "the tier has no partition nobody-0" in rlmm.refusal(
-        "verify", "nobody-0", "--rsm", rsm.address
+    assert "the tier has no partition nowhere-0" in rlmm.refusal(
+        "verify", "nowhere-0", "--rsm", rsm.address
     )
 
 

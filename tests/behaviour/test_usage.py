@@ -1,24 +1,20 @@
 """Test `sediment usage`: what the tier holds and costs, by topic and by owner."""
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from services.api.ids import TopicIdPartition, random_uuid, uuid_to_text
 from tests.contract.rlmm.segments import DELETE_STARTED, FINISHED, add, finished, move, segment
-from tests.harness.rlmm_process import RlmmProcess, serving_rlmm
+from tests.harness import served_fixtures
+from tests.harness.rlmm_process import RlmmProcess
 
 DAY_MS = 86_400_000
 GIB = 1 << 30
 PART = GIB // 2
 
-
-@pytest.fixture
-def rlmm(database_url: str) -> Iterator[RlmmProcess]:
-    with serving_rlmm(database_url) as made:
-        yield made
+rlmm = served_fixtures.rlmm
 
 
 def a_partition(topic: str, partition: int = 0) -> TopicIdPartition:
