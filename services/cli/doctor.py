@@ -1,7 +1,7 @@
 """Check a whole deployment, and name the next command for what is wrong: `sediment doctor`."""
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 
@@ -50,7 +50,7 @@ def doctor(
             raise
         addresses = {}
     checks = {**environment_checks(environment), **service_checks(addresses, data_dir)}
-    findings = list(_run(checks))
+    findings = list(run_checks(checks))
     worst = max((each.level for each in findings), default=Level.OK)
     if output is Format.JSON:
         described = [each.as_json() for each in findings]
@@ -60,27 +60,37 @@ def doctor(
     raise typer.Exit(max(int(worst), 0))
 
 
-def _run(checks: Mapping[str, Check]) -> Iterator[Finding]:
-    """Run all checks at once; yield their findings in order. Say what takes long."""
+def run_checks(
+    checks: Mapping[str, Check],
+    report: Callable[[str], None] = say,
+    silent_s: float = _SILENT_S,
+) -> Iterator[Finding]:
+    """Run all checks at once; yield their findings in order.
+
+    Args:
+        report: is called with the names of those that still run, every `silent_s` without an end.
+    """
     with ThreadPoolExecutor(max(len(checks), 1)) as pool:
         running = {
             # With what the user chose, which is of this thread's context.
             name: pool.submit(copy_context().run, _findings_of, name, check)
             for name, check in checks.items()
         }
-        _wait(running)
+        _wait(running, report, silent_s)
         for future in running.values():
             yield from future.result()
 
 
-def _wait(running: Mapping[str, Future[list[Finding]]]) -> None:
+def _wait(
+    running: Mapping[str, Future[list[Finding]]], report: Callable[[str], None], silent_s: float
+) -> None:
     names = {future: name for name, future in running.items()}
     while names:
-        done, _ = wait(names, timeout=_SILENT_S, return_when=FIRST_COMPLETED)
+        done, _ = wait(names, timeout=silent_s, return_when=FIRST_COMPLETED)
         for future in done:
             del names[future]
         if not done:
-            say(f"still checking: {', '.join(names.values())}")
+            report(f"still checking: {', '.join(names.values())}")
 
 
 def _findings_of(name: str, check: Check) -> list[Finding]:

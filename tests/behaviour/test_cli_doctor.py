@@ -1,7 +1,7 @@
 """Test `sediment doctor`: what it finds wrong, the next step that it names, and its exit codes."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
@@ -9,23 +9,20 @@ from typing import Any
 
 import pytest
 
-from services.cli import doctor
+from services.cli.doctor import run_checks
 from services.cli.doctor_findings import Finding, Level, clock_finding
 from services.cli.doctor_services import expiry_finding
 from tests.contract.rlmm.segments import finished
-from tests.harness.rlmm_process import RlmmProcess, serving_rlmm
+from tests.harness import served_fixtures
+from tests.harness.rlmm_process import RlmmProcess
 from tests.harness.secured_rsm import Secrets, make_secrets, serving_rsm
 from tests.harness.sediment_command import sediment
 from tests.harness.tier import a_topic
 
-NOBODY = "127.0.0.1:9"
-OF_RLM = {"RLM_RSM_ADDRESS": NOBODY, "RLM_RLMM_ADDRESS": NOBODY}
+AWAY = "127.0.0.1:9"
+OF_RLM = {"RLM_RSM_ADDRESS": AWAY, "RLM_RLMM_ADDRESS": AWAY}
 
-
-@pytest.fixture
-def rlmm(database_url: str) -> Iterator[RlmmProcess]:
-    with serving_rlmm(database_url) as made:
-        yield made
+rlmm = served_fixtures.rlmm
 
 
 @pytest.fixture
@@ -60,7 +57,7 @@ def test_services_that_are_well_are_ok_within_80_columns(rlmm: RlmmProcess) -> N
 
 
 def test_a_service_that_is_away_fails_beside_the_rest(rlmm: RlmmProcess) -> None:
-    code, found = diagnosis("doctor", "--rlmm", rlmm.address, "--rsm", NOBODY, "--rlm", NOBODY)
+    code, found = diagnosis("doctor", "--rlmm", rlmm.address, "--rsm", AWAY, "--rlm", AWAY)
     assert (code, of("rlmm", found)[0][0], of("rsm", found)[0][0]) == (2, "OK", "FAIL")
     assert of("brokers", found)[0][0] == "FAIL"
 
@@ -76,7 +73,7 @@ def test_settings_database_and_bucket_are_checked_where_the_services_run(
         RSM_BACKEND="filesystem",
         RSM_DIRECTORY=str(tmp_path),
         RSM_DEPLOYMENT_ID="ours",
-        RLM_RSM_ADRESS=NOBODY,
+        RLM_RSM_ADRESS=AWAY,
     )
     assert code == 2
     assert ("FAIL", "schema revision") in [
@@ -93,14 +90,14 @@ def test_settings_database_and_bucket_are_checked_where_the_services_run(
 @pytest.mark.parametrize(
     ("check", "settings"),
     [
-        ("database", {"RLMM_DATABASE_URL": f"postgresql://someone@{NOBODY}/nothing"}),
+        ("database", {"RLMM_DATABASE_URL": f"postgresql://someone@{AWAY}/nothing"}),
         ("log directories", {**OF_RLM, "RLM_LOG_DIRS": "/nowhere/logs"}),
         (
             "cluster",
             {
                 **OF_RLM,
                 "RLM_PARTITION_SOURCE": "poller",
-                "RLM_BOOTSTRAP_SERVERS": NOBODY,
+                "RLM_BOOTSTRAP_SERVERS": AWAY,
                 "RLM_CLUSTER_ID": "some-cluster-id",
             },
         ),
@@ -145,25 +142,23 @@ def test_clocks_and_certificates_are_judged_by_how_far_off_they_are(
     assert finding.level is level
 
 
-def test_what_takes_long_is_named_while_it_lasts(
-    monkeypatch: pytest.MonkeyPatch, rlmm: RlmmProcess
-) -> None:
+def test_what_takes_long_is_named_while_it_lasts() -> None:
     named = Event()
 
     def slow() -> Iterator[Finding]:
         assert named.wait(60)
         yield Finding("bucket", Level.OK, "here at last")
 
-    checks: dict[str, Callable[[], Iterator[Finding]]] = {"bucket": slow}
-    said: list[str] = []
+    def quick() -> Iterator[Finding]:
+        yield Finding("database", Level.OK, "here at once")
 
-    def say(text: str) -> None:
-        said.append(text)
-        named.set()
+    reported: list[str] = []
 
-    monkeypatch.setattr(doctor, "_SILENT_S", 0.05)
-    monkeypatch.setattr(doctor, "environment_checks", lambda _: checks)
-    monkeypatch.setattr(doctor, "say", say)
-    code, found = diagnosis("doctor", "--rlmm", rlmm.address)
-    assert (code, of("bucket", found)) == (0, [("OK", "here at last")])
-    assert said[0].startswith("still checking: bucket")
+    def report(text: str) -> None:
+        reported.append(text)
+        if text == "still checking: bucket":
+            named.set()
+
+    found = list(run_checks({"bucket": slow, "database": quick}, report, silent_s=0.05))
+    assert [each.text for each in found] == ["here at last", "here at once"]
+    assert reported[-1] == "still checking: bucket"
