@@ -116,7 +116,7 @@ def status(
 
 
 def _unread(what: str, error: RemoteStorageError) -> Line:
-    """Describe what a ready service did not tell; one of an earlier release may not know it."""
+    """Describe a call that a ready service refused; a warning if its release does not have it."""
     is_older = isinstance(error, NotServedError)
     return Line(what, Severity.WARNING if is_older else Severity.CRITICAL, f"not read: {error}")
 

@@ -1,7 +1,6 @@
 """Test `sediment status`: what it shows of services and tier, and its exit codes."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from services.api.errors import NotServedError
+from services.api.errors import NotServedError, PermissionDeniedError, RemoteStorageError
 from services.api.partitions import (
     Anomaly,
     AnomalyKind,
@@ -19,6 +18,7 @@ from services.api.partitions import (
 )
 from services.api.remote_log_manager import CopyLag
 from services.api.remote_log_metadata_manager import SweepKind, SweepOutcome, SweepRecord
+from services.api.replicas import ReplicaService
 from services.cli import status_facts
 from services.cli.endpoints import Severity
 from services.cli.status import lag_text
@@ -26,32 +26,21 @@ from services.cli.status_facts import Bounds, tier_facts
 from services.common.release import release
 from services.rlm.partition import Uncopied
 from services.rlm.servicer import RemoteLogManagerServicer
-from services.rsm.settings import RsmSettings
 from tests.contract.rlmm.segments import DELETE_STARTED, MARKED, add, finished, move, put_deletion
 from tests.contract.rlmm.segments import segment as started
+from tests.harness import served_fixtures
 from tests.harness.grpc_server import served
 from tests.harness.retained_log import AT_ONCE, HOUR_MS, hourly_log
-from tests.harness.rlmm_process import RlmmProcess, serving_rlmm
-from tests.harness.served_rsm import serving
+from tests.harness.rlmm_process import RlmmProcess
+from tests.harness.served_rsm import ServedRsm
 from tests.harness.ship_stack import running_stack
 from tests.harness.tier import a_topic, now_ms
 from tieredstorage.v1 import remote_log_manager_pb2 as rlm_pb
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as rlm_grpc
 
-NOBODY = "127.0.0.1:9"
+AWAY = "127.0.0.1:9"
 
-
-@pytest.fixture
-def rlmm(database_url: str) -> Iterator[RlmmProcess]:
-    with serving_rlmm(database_url) as made:
-        yield made
-
-
-@pytest.fixture
-def rsm(tmp_path: Path) -> Iterator[str]:
-    (tmp_path / "objects").mkdir()
-    with serving(RsmSettings(backend="filesystem", directory=tmp_path / "objects")) as made:
-        yield made.address
+rlmm, rsm, store = served_fixtures.rlmm, served_fixtures.rsm, served_fixtures.store
 
 
 def status(rlmm: RlmmProcess, *options: str) -> tuple[int, dict[str, Any]]:
@@ -65,7 +54,7 @@ def severities(document: dict[str, Any]) -> dict[str, str]:
     return {line["what"]: line["severity"] for line in document["lines"]}
 
 
-def test_a_tier_that_is_well_is_ok_on_one_screen(rlmm: RlmmProcess, rsm: str) -> None:
+def test_a_tier_that_is_well_is_ok_on_one_screen(rlmm: RlmmProcess, rsm: ServedRsm) -> None:
     orders, audit = a_topic("orders", 1)[0], a_topic("audit", 1)[0]
     for number in range(3):
         finished(rlmm.client, orders, number, number, segment_size_in_bytes=1 << 30)
@@ -73,11 +62,11 @@ def test_a_tier_that_is_well_is_ok_on_one_screen(rlmm: RlmmProcess, rsm: str) ->
     rlmm.client.put_topic_config(audit.topic_id, {"sediment.hold": "true"})
     run = VerificationRun(VerificationKind.SCRUB, "run")
     rlmm.client.report_verification(run, [VerifiedTopic(orders.topic_id, 3, 3, 3 << 30)])
-    code, document = status(rlmm, "--rsm", rsm)
+    code, document = status(rlmm, "--rsm", rsm.address)
     assert (code, document["severity"]) == (0, "OK")
     assert set(severities(document).values()) == {"OK"}
     services = {each["service"]: each for each in document["services"]}
-    assert (services["rsm"]["address"], services["rsm"]["version"]) == (rsm, release())
+    assert (services["rsm"]["address"], services["rsm"]["version"]) == (rsm.address, release())
     assert (services["rlmm"]["ready"], services["rlm"]["address"]) == (True, "")
     tier = document["tier"]
     assert (tier["topics"], tier["partitions"], tier["finished_segments"]) == (2, 2, 4)
@@ -89,31 +78,31 @@ def test_a_tier_that_is_well_is_ok_on_one_screen(rlmm: RlmmProcess, rsm: str) ->
         "oldest_topic": None,
         "unverified_topics": 2,
     }
-    shown = rlmm.sediment("status", "--rsm", rsm)
+    shown = rlmm.sediment("status", "--rsm", rsm.address)
     assert (shown.returncode, shown.stderr) == (0, "")
     lines = shown.stdout.splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
 
 
-def test_what_is_stuck_is_a_warning_and_named(rlmm: RlmmProcess, rsm: str) -> None:
+def test_what_is_stuck_is_a_warning_and_named(rlmm: RlmmProcess, rsm: ServedRsm) -> None:
     (orders,) = a_topic("orders", 1)
     old_ms = now_ms() - 3 * HOUR_MS
     add(rlmm.client, started(orders, 0, 9, event_timestamp_ms=old_ms))
     add(rlmm.client, started(orders, 20, 29, event_timestamp_ms=now_ms()))
     gone = finished(rlmm.client, orders, 30, 39)
     move(rlmm.client, gone, DELETE_STARTED, event_timestamp_ms=old_ms + HOUR_MS)
-    code, document = status(rlmm, "--rsm", rsm)
+    code, document = status(rlmm, "--rsm", rsm.address)
     assert (code, document["severity"]) == (1, "WARNING")
     assert [(each["state"], each["start_offset"]) for each in document["tier"]["stuck"]] == [
         ("COPY_SEGMENT_STARTED", 0),
         ("DELETE_SEGMENT_STARTED", 30),
     ]
     assert document["tier"]["unfinished_segments"] == 3
-    shown = rlmm.sediment("status", "--rsm", rsm).stdout
+    shown = rlmm.sediment("status", "--rsm", rsm.address).stdout
     assert max(map(len, shown.splitlines())) <= 80
     assert "orders-0" in shown
-    code, _ = status(rlmm, "--rsm", rsm, "--stuck-after-ms", str(4 * HOUR_MS))
+    code, _ = status(rlmm, "--rsm", rsm.address, "--stuck-after-ms", str(4 * HOUR_MS))
     assert code == 0
 
 
@@ -126,12 +115,12 @@ def test_what_is_stuck_is_a_warning_and_named(rlmm: RlmmProcess, rsm: str) -> No
     ],
 )
 def test_damage_is_critical_and_what_a_run_repairs_is_not(
-    rlmm: RlmmProcess, rsm: str, kind: AnomalyKind, code: int
+    rlmm: RlmmProcess, rsm: ServedRsm, kind: AnomalyKind, code: int
 ) -> None:
     (orders,) = a_topic("orders", 1)
     segment_id = finished(rlmm.client, orders, 0, 9).remote_log_segment_id.id
     rlmm.client.report_anomalies([Anomaly(kind, orders.topic_id, 0, segment_id)], "run")
-    found, document = status(rlmm, "--rsm", rsm)
+    found, document = status(rlmm, "--rsm", rsm.address)
     assert (found, document["tier"]["anomalies"][kind.value]) == (code, 1)
 
 
@@ -150,46 +139,64 @@ def test_damage_is_seen_behind_any_number_of_other_anomalies(
     assert facts.anomalies[AnomalyKind.ORPHAN_OBJECTS] == 2
 
 
-class EarlierServicer(RemoteLogManagerServicer):
+class RefusingServicer(RemoteLogManagerServicer):
+    def __init__(self, manager: ReplicaService, error: RemoteStorageError) -> None:
+        super().__init__(manager)
+        self.error = error
+
     def GetCopyLag(
         self, request: rlm_pb.GetCopyLagRequest, context: grpc.ServicerContext
     ) -> rlm_pb.GetCopyLagResponse:
-        raise NotServedError("GetCopyLag is not served")
+        raise self.error
 
 
-def test_what_an_earlier_release_does_not_serve_is_named_beside_the_rest(
-    rlmm: RlmmProcess, rsm: str, database_url: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("error", "code", "severity"),
+    [
+        (NotServedError("GetCopyLag is not served"), 1, "WARNING"),
+        (PermissionDeniedError("GetCopyLag needs the role auditor"), 2, "CRITICAL"),
+    ],
+)
+def test_a_call_that_a_ready_service_refuses_is_named_beside_the_rest(
+    rlmm: RlmmProcess,
+    rsm: ServedRsm,
+    database_url: str,
+    tmp_path: Path,
+    error: RemoteStorageError,
+    code: int,
+    severity: str,
 ) -> None:
     with running_stack(database_url, tmp_path / "own") as stack:
-        earlier = EarlierServicer(stack.rlm())
+        refusing = RefusingServicer(stack.rlm(), error)
 
         def add_to(server: grpc.Server) -> None:
-            rlm_grpc.add_RemoteLogManagerServicer_to_server(earlier, server)
+            rlm_grpc.add_RemoteLogManagerServicer_to_server(refusing, server)
 
         with served(add_to, "tieredstorage.v1.RemoteLogManager") as (_, address):
-            code, document = status(rlmm, "--rsm", rsm, "--rlm", address)
-    assert (code, severities(document)["copying"]) == (1, "WARNING")
+            found, document = status(rlmm, "--rsm", rsm.address, "--rlm", address)
+    assert (found, severities(document)["copying"]) == (code, severity)
     assert severities(document)["tier"] == "OK"
+    assert str(error) in {line["what"]: line["text"] for line in document["lines"]}["copying"]
 
 
 def test_a_service_that_is_away_is_critical(rlmm: RlmmProcess) -> None:
-    code, document = status(rlmm, "--rsm", NOBODY)
+    code, document = status(rlmm, "--rsm", AWAY)
     assert (code, severities(document)["rsm"]) == (2, "CRITICAL")
     assert document["tier"] is not None
-    code, document = status(rlmm, "--rlmm", NOBODY)
+    code, document = status(rlmm, "--rlmm", AWAY)
     assert (code, document["tier"]) == (2, None)
 
 
-def test_partitions_that_are_marked_are_counted(rlmm: RlmmProcess, rsm: str) -> None:
+def test_partitions_that_are_marked_are_counted(rlmm: RlmmProcess, rsm: ServedRsm) -> None:
     (orders,) = a_topic("orders", 1)
     finished(rlmm.client, orders, 0, 9)
     put_deletion(rlmm.client, orders, MARKED)
-    code, document = status(rlmm, "--rsm", rsm)
+    code, document = status(rlmm, "--rsm", rsm.address)
     assert (code, document["tier"]["deleting_partitions"]) == (0, 1)
 
 
 def test_an_rlm_reports_what_waits_to_be_copied(
-    rlmm: RlmmProcess, rsm: str, database_url: str, tmp_path: Path, log_dir: Path
+    rlmm: RlmmProcess, rsm: ServedRsm, database_url: str, tmp_path: Path, log_dir: Path
 ) -> None:
     hourly_log(log_dir)
     with running_stack(database_url, tmp_path / "own") as stack:
@@ -201,7 +208,7 @@ def test_an_rlm_reports_what_waits_to_be_copied(
             rlm_grpc.add_RemoteLogManagerServicer_to_server(RemoteLogManagerServicer(rlm), server)
 
         with served(add_to, "tieredstorage.v1.RemoteLogManager") as (_, address):
-            code, document = status(rlmm, "--rsm", rsm, "--rlm", address)
+            code, document = status(rlmm, "--rsm", rsm.address, "--rlm", address)
     [lag] = document["copy_lags"]
     assert (code, lag["severity"], lag["broker_id"]) == (0, "OK", rlm.broker_id)
     assert (lag["partitions"], lag["lagging_partitions"]) == (1, 1)
@@ -219,22 +226,22 @@ def test_the_release_is_shown_without_a_service(rlmm: RlmmProcess) -> None:
 
 
 def test_sweeps_are_shown_and_one_that_did_not_end_well_is_a_warning(
-    rlmm: RlmmProcess, rsm: str
+    rlmm: RlmmProcess, rsm: ServedRsm
 ) -> None:
-    code, document = status(rlmm, "--rsm", rsm)
+    code, document = status(rlmm, "--rsm", rsm.address)
     assert (code, document["tier"]["sweeps"]) == (0, [])
     done = SweepRecord(SweepKind.RETENTION, (), "run-1", SweepOutcome.DONE, deleted_segments=1_234)
     rlmm.client.report_sweep_run(done)
-    assert status(rlmm, "--rsm", rsm)[0] == 0
+    assert status(rlmm, "--rsm", rsm.address)[0] == 0
     rlmm.client.report_sweep_run(replace(done, topics=("orders",), outcome=SweepOutcome.REFUSED))
-    code, document = status(rlmm, "--rsm", rsm)
+    code, document = status(rlmm, "--rsm", rsm.address)
     assert (code, severities(document)["sweeps"]) == (1, "WARNING")
     first, second = document["tier"]["sweeps"]
     assert (first["topics"], first["outcome"], second["topics"]) == (["orders"], "REFUSED", [])
-    shown = rlmm.sediment("status", "--rsm", rsm).stdout
+    shown = rlmm.sediment("status", "--rsm", rsm.address).stdout
     assert "retention of orders: refused 0 s ago" in " ".join(shown.split())
     rlmm.client.report_sweep_run(replace(done, run_id="run-2"))
-    assert status(rlmm, "--rsm", rsm)[0] == 0  # It swept orders too.
+    assert status(rlmm, "--rsm", rsm.address)[0] == 0  # It swept orders too.
 
 
 def test_top_shows_each_topic_as_often_as_asked(rlmm: RlmmProcess) -> None:
