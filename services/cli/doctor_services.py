@@ -134,11 +134,11 @@ def expiry_finding(check: str, whose: str, ends: datetime) -> Finding:
 
 
 def shown_certificate(address: str) -> x509.Certificate:
-    """Read the certificate that a server shows, whoever signed it.
+    """Read the certificate that a server shows, of any authority.
 
     Raises:
-        OSError: nobody listens there, or not with TLS.
-        ValueError: it is no certificate.
+        OSError: no server listens there, or not with TLS.
+        ValueError: what it shows is no certificate.
     """
     host, _, port = address.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
