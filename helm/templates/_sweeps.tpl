@@ -51,7 +51,7 @@
 {{- $pair := splitList "=" . -}}
 {{- $conf = set $conf (printf "spark.kubernetes.%s" (first $pair)) (last $pair) -}}
 {{- end -}}
-{{- /* Whoever may speak to a driver runs code in it: a secret that Spark makes for each run keeps others out. */ -}}
+{{- /* A client of a driver can run code in it: a secret that Spark makes for each run keeps other clients out. */ -}}
 {{- range list "spark.authenticate" "spark.network.crypto.enabled" -}}
 {{- $conf = set $conf . true -}}
 {{- end -}}

@@ -74,7 +74,7 @@ def test_some_of_them_may_be_asked_for(
 def test_unknown_kind_or_topic_is_refused_in_one_line(rlmm: RlmmProcess) -> None:
     line = rlmm.refusal("anomalies", "--kind=ODD")
     assert line.startswith("sediment: --kind: unknown kind 'ODD'; use one of ORPHAN_OBJECTS, ")
-    assert "the tier has no topic nobody" in rlmm.refusal("anomalies", "--topic=nobody")
+    assert "the tier has no topic nowhere" in rlmm.refusal("anomalies", "--topic=nowhere")
 
 
 @pytest.mark.deep

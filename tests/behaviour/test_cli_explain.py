@@ -375,7 +375,7 @@ def test_of_a_removed_partition_the_events_are_left(log: Log) -> None:
 # What is not known
 
 
-@pytest.mark.parametrize("name", ["nobody-0", "nobody", "AAAAAAAAAAAAAAAAAAAAAQ:nobody-0"])
+@pytest.mark.parametrize("name", ["nowhere-0", "nowhere", "AAAAAAAAAAAAAAAAAAAAAQ:nowhere-0"])
 def test_unknown_partition_is_refused(rlmm: RlmmProcess, name: str) -> None:
     assert name.rpartition(":")[2] in rlmm.refusal("explain", name)
 

@@ -116,8 +116,8 @@ def test_a_partition_that_is_not_known_is_refused_in_one_line(
     verb, *options = command
     line = rlmm.refusal("partitions", verb, tp.topic, "7", WHY, *options)
     assert line.endswith(f"topic {tp.topic} has no partition 7 in the tier; it has 2, 0 to 1")
-    assert "the tier has no topic nobody" in rlmm.refusal(
-        "partitions", verb, "nobody", "7", WHY, *options
+    assert "the tier has no topic nowhere" in rlmm.refusal(
+        "partitions", verb, "nowhere", "7", WHY, *options
     )
 
 

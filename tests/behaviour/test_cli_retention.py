@@ -198,6 +198,6 @@ def test_without_names_it_lists_all_that_are_not_being_deleted(
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("name", ["nobody-0", "nobody", "AAAAAAAAAAAAAAAAAAAAAQ:nobody-0"])
+@pytest.mark.parametrize("name", ["nowhere-0", "nowhere", "AAAAAAAAAAAAAAAAAAAAAQ:nowhere-0"])
 def test_unknown_partition_is_refused(rlmm: RlmmProcess, name: str) -> None:
     assert rlmm.refusal("retention", name).startswith("sediment: ")

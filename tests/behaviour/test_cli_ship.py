@@ -38,7 +38,7 @@ from tests.unit.rlm.kafka_bytes import old_message, write_log_dir
 ORIGINAL = BUNDLED_LOG / "clicks-0"
 BASES = (0, 72, 144, 216, 288)
 DAMAGED = 144
-NOBODY = "127.0.0.1:1"
+AWAY = "127.0.0.1:1"
 SECOND_BATCH = 152
 
 
@@ -276,7 +276,7 @@ def test_segments_above_the_high_watermark_are_left_out_and_reported(
     assert (partition["copied_segments"], partition["unsettled_segments"]) == (2, 3)
     assert partition["settled_before_offset"] == 200
     assert "crashed-0: 3 rolled segment(s) not copied: they reach offset 200, and" in done.stderr
-    # Nobody is left who could say otherwise: docs/copying.md.
+    # Without the file RLM assumes that there is no other replica: docs/copying.md.
     checkpoint.unlink()
     done = sediment(*world.ship_command()[3:])
     assert (done.returncode, done.stderr) == (0, "")
@@ -358,14 +358,14 @@ def test_a_log_directory_that_cannot_be_used_is_named(
     make: Callable[[Path], Path], reason: str, tmp_path: Path
 ) -> None:
     directory = make(tmp_path)
-    done = sediment("ship", directory, "--rsm", NOBODY, "--rlmm", NOBODY, "-o", "json")
+    done = sediment("ship", directory, "--rsm", AWAY, "--rlmm", AWAY, "-o", "json")
     assert done.returncode == 2
     assert done.stderr == f"sediment: {directory}: {reason}\n"
     assert done.stdout == ""
 
 
 def test_a_log_directory_that_is_named_twice_is_refused() -> None:
-    addresses = ("--rsm", NOBODY, "--rlmm", NOBODY)
+    addresses = ("--rsm", AWAY, "--rlmm", AWAY)
     done = sediment("ship", BUNDLED_LOG, BUNDLED_LOG, *addresses)
     reported = f"sediment: {BUNDLED_LOG}: is named twice, also as {BUNDLED_LOG}\n"
     assert (done.returncode, done.stderr) == (2, reported)
@@ -387,7 +387,7 @@ def test_usable_log_directory_is_shipped_beside_an_unusable_one(
 def test_a_service_that_is_away_is_named_once(world: World, away: str, tmp_path: Path) -> None:
     log_dir = linked_log(tmp_path)
     name_topics_anew(log_dir)
-    addresses = {"rsm": world.rsm.address, "rlmm": world.rlmm.address, away: NOBODY}
+    addresses = {"rsm": world.rsm.address, "rlmm": world.rlmm.address, away: AWAY}
     done = sediment(
         "ship",
         log_dir,
@@ -397,15 +397,15 @@ def test_a_service_that_is_away_is_named_once(world: World, away: str, tmp_path:
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
     (line,) = (line for line in done.stderr.splitlines() if "run the command again" in line)
-    assert f"{away} at {NOBODY}" in line
+    assert f"{away} at {AWAY}" in line
     assert "3 partition(s) are not finished" in line
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_interrupted_run_says_in_one_line_to_run_it_again(sent: signal.Signals) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         command = [sys.executable, "-m", "services.cli", "ship", str(BUNDLED_LOG)]
         with subprocess.Popen(
             [*command, "--rsm", address, "--rlmm", address, "--retry-for-s", "600"],
@@ -414,8 +414,8 @@ def test_interrupted_run_says_in_one_line_to_run_it_again(sent: signal.Signals) 
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         ) as shipping:
-            nobody.accept()[0].close()  # it is under way
-            nobody.close()
+            listener.accept()[0].close()  # the copy has begun
+            listener.close()
             shipping.send_signal(sent)
             output, errors = shipping.communicate(timeout=60)
     assert (shipping.returncode, output) == (128 + sent, "")

@@ -99,8 +99,8 @@ def topic_id_of(rlmm: RlmmProcess, name: str) -> UUID:
 @pytest.mark.parametrize("command", [["show"], ["set", "sediment.hold=true"], ["delete", "--yes"]])
 def test_an_unknown_topic_is_refused(rlmm: RlmmProcess, command: list[str]) -> None:
     verb, *rest = command
-    line = rlmm.refusal("topics", verb, "nobody", *rest)
-    assert line == "sediment: the tier has no topic nobody; `sediment topics list` lists its topics"
+    line = rlmm.refusal("topics", verb, "absent", *rest)
+    assert line == "sediment: the tier has no topic absent; `sediment topics list` lists its topics"
 
 
 def test_of_several_topics_of_a_name_the_id_says_which(rlmm: RlmmProcess, topic: str) -> None:
@@ -165,7 +165,7 @@ def test_setting_put_concurrently_by_another_client_is_kept(rlmm: RlmmProcess, t
 
 @pytest.mark.deep
 def test_an_rlmm_that_is_away_is_reported_in_one_line(tmp_path: Path) -> None:
-    nobody = RlmmProcess("127.0.0.1:1", None)  # type: ignore[arg-type]  # is not asked anything
-    done = nobody.sediment("topics", "list")
+    away = RlmmProcess("127.0.0.1:1", None)  # type: ignore[arg-type]  # is not asked anything
+    done = away.sediment("topics", "list")
     assert done.returncode == 3
     assert len(done.stderr.splitlines()) == 1

@@ -6,7 +6,7 @@ to a container what its spec only names; here that is, and nothing else is chang
 * a command is found in the virtual environment, as it is found in the image's;
 * a ConfigMap is a rendered one or one that the test gives, a Secret one that the test gives;
 * a service-account token is signed by the test, for the pod's account;
-* port N of a pod is a free port of 127.0.0.1, wherever the pod is told to listen on 0.0.0.0:N;
+* port N of a pod is a free port of 127.0.0.1, if the pod listens on 0.0.0.0:N;
 * SERVICE.NAMESPACE.svc:PORT is the port of the pod that the rendered Service selects;
 * a hostPath is that directory of this machine, an emptyDir or a claim a new one, wherever they are
   mounted;
