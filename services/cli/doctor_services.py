@@ -2,14 +2,14 @@
 
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 from cryptography import x509
 
-from services.api.remote_log_manager import CopyLag
+from services.api.remote_log_manager import CopyLag, Problem
 from services.cli.connections import connected_rlm, connected_rlmm, security_options
 from services.cli.doctor_findings import Check, Finding, Level, clock_finding
 from services.cli.endpoints import Endpoint, Severity, is_ready, probed
@@ -45,12 +45,7 @@ def service_checks(addresses: Mapping[str, str], data_dir: Path | None) -> dict[
 
 def _check_services(addresses: Mapping[str, str], data_dir: Path | None) -> Iterator[Finding]:
     endpoints = probed(addresses, data_dir)
-    for endpoint in endpoints:
-        yield _state_of(endpoint)
-    releases = {each.state.version for each in endpoints if each.state.version}
-    if len({*releases, release()}) > 1:
-        text = f"several releases run: {', '.join(sorted(releases))}; this is {release()}"
-        yield Finding("services", Level.WARN, text, "finish the upgrade or the rollback")
+    yield from state_findings(endpoints)
     for endpoint in endpoints:
         ahead_ms = endpoint.state.clock_ahead_ms
         if ahead_ms is not None:
@@ -58,6 +53,16 @@ def _check_services(addresses: Mapping[str, str], data_dir: Path | None) -> Iter
             yield clock_finding("clocks", whose, ahead_ms, endpoint.state.clock_error_ms)
     if is_ready(endpoints, "rlmm"):
         yield from _check_database_clock(addresses["rlmm"], data_dir)
+
+
+def state_findings(endpoints: Sequence[Endpoint]) -> Iterator[Finding]:
+    """Judge the state of each address, and whether all are of this release."""
+    for endpoint in endpoints:
+        yield _state_of(endpoint)
+    releases = {each.state.version for each in endpoints if each.state.version}
+    if len({*releases, release()}) > 1:
+        text = f"several releases run: {', '.join(sorted(releases))}; this is {release()}"
+        yield Finding("services", Level.WARN, text, "finish the upgrade or the rollback")
 
 
 def _state_of(endpoint: Endpoint) -> Finding:
@@ -90,8 +95,7 @@ def _check_certificates(addresses: Mapping[str, str], files: ClientSecurity) -> 
     """Check this client's files, and the certificates that the services show."""
     name = "certificates"
     if files.ca is None:
-        text = "plaintext: every user who reaches the ports can read and delete everything"
-        yield Finding(name, Level.OK if _are_local(addresses) else Level.WARN, text)
+        yield plaintext_finding(name, addresses)
         return
     yield file_finding(name, TlsFiles(files.certificate, files.key, files.ca))
     for address in [each for text in addresses.values() if text for each in each_address(text)]:
@@ -102,6 +106,14 @@ def _check_certificates(addresses: Mapping[str, str], files: ClientSecurity) -> 
             yield Finding(name, Level.FAIL, text, "check that the service serves TLS there")
         else:
             yield expiry_finding(name, address, shown.not_valid_after_utc)
+
+
+def plaintext_finding(check: str, addresses: Mapping[str, str]) -> Finding:
+    """Judge that the services have no TLS: it is sound within one machine."""
+    text = "plaintext: every user who reaches the ports can read and delete everything"
+    if _are_local(addresses):
+        return Finding(check, Level.OK, text)
+    return Finding(check, Level.WARN, text, "set up TLS: docs/security.md")
 
 
 def _are_local(addresses: Mapping[str, str]) -> bool:
@@ -159,10 +171,15 @@ def _check_brokers(addresses: str, data_dir: Path | None) -> Iterator[Finding]:
         with connected_rlm(address, data_dir) as rlm:
             lag = rlm.copy_lag()
             problems = rlm.describe_partitions(page_size=1).log_dir_problems
-        yield _copies_of(address, lag)
-        for problem in problems[:_SHOWN]:
-            text = f"{problem.path}: {problem.message}"
-            yield Finding("brokers", Level.WARN, text, _partitions(address))
+        yield from broker_findings(address, lag, problems)
+
+
+def broker_findings(address: str, lag: CopyLag, problems: Sequence[Problem]) -> Iterator[Finding]:
+    """Judge an RLM's copies, and the problems of its log directories."""
+    yield _copies_of(address, lag)
+    for problem in problems[:_SHOWN]:
+        text = f"{problem.path}: {problem.message}"
+        yield Finding("brokers", Level.WARN, text, _partitions(address))
 
 
 def _copies_of(address: str, lag: CopyLag) -> Finding:

@@ -9,9 +9,18 @@ from typing import Any
 
 import pytest
 
+from services.api.remote_log_manager import CopyLag, Problem, ProblemKind
 from services.cli.doctor import run_checks
 from services.cli.doctor_findings import Finding, Level, clock_finding
-from services.cli.doctor_services import expiry_finding
+from services.cli.doctor_services import (
+    broker_findings,
+    expiry_finding,
+    plaintext_finding,
+    state_findings,
+)
+from services.cli.endpoints import Endpoint
+from services.common.release import release
+from services.rpc.client.probe import ServiceState
 from tests.contract.rlmm.segments import finished
 from tests.harness import served_fixtures
 from tests.harness.rlmm_process import RlmmProcess
@@ -140,6 +149,47 @@ def test_clocks_and_certificates_are_judged_by_how_far_off_they_are(
     finding: Finding, level: Level
 ) -> None:
     assert finding.level is level
+
+
+def endpoint(version: str, address: str = "rsm:1", problem: str = "") -> Endpoint:
+    return Endpoint("rsm", address, ServiceState(version, not problem, problem))
+
+
+def test_several_releases_are_named_and_one_is_no_finding() -> None:
+    assert len(list(state_findings([endpoint(release()), endpoint(release(), "rsm:2")]))) == 2
+    *_, other = state_findings([endpoint("0.0.7")])
+    assert (other.check, other.level, "0.0.7" in other.text) == ("services", Level.WARN, True)
+
+
+def test_a_client_without_rights_is_shown_how_to_check_the_policy() -> None:
+    [denied] = state_findings([endpoint("", problem="PERMISSION_DENIED: no role")])
+    [away] = state_findings([endpoint("", problem="UNAVAILABLE: refused")])
+    assert "sediment policy check" in denied.next
+    assert "RSM runs there" in away.next
+
+
+def test_plaintext_is_a_warning_beyond_this_machine() -> None:
+    here = {"rsm": "127.0.0.1:1,localhost:2", "rlmm": "[::1]:3", "rlm": ""}
+    assert plaintext_finding("certificates", here).level is Level.OK
+    found = plaintext_finding("certificates", {**here, "rlm": "broker-1:1"})
+    assert (found.level, "docs/security.md" in found.next) == (Level.WARN, True)
+
+
+@pytest.mark.parametrize(
+    ("lag", "level"),
+    [
+        (CopyLag(7, 3, local_retention_used=0.99), Level.OK),
+        (CopyLag(7, 3, local_retention_used=1.0), Level.FAIL),
+        (CopyLag(7, 3, held_back_partitions=1), Level.WARN),
+        (CopyLag(7, 0), Level.OK),
+    ],
+)
+def test_copies_and_problems_of_a_broker_are_judged(lag: CopyLag, level: Level) -> None:
+    problem = Problem(ProblemKind.UNREADABLE, "/logs/x-0", "cannot be read")
+    copies, unreadable = broker_findings("rlm:1", lag, [problem])
+    assert (copies.level, unreadable.level) == (level, Level.WARN)
+    assert unreadable.text == "/logs/x-0: cannot be read"
+    assert unreadable.next == "sediment partitions --rlm rlm:1"
 
 
 def test_what_takes_long_is_named_while_it_lasts() -> None:
