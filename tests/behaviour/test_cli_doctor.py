@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from services.api.calls import MutationContext
 from services.api.remote_log_manager import CopyLag, Problem, ProblemKind
 from services.cli.doctor import run_checks
 from services.cli.doctor_findings import Finding, Level, clock_finding
@@ -94,6 +95,30 @@ def test_settings_database_and_bucket_are_checked_where_the_services_run(
     assert ("OK", "RSM_*: valid") in of("settings", found)
     [unknown] = [text for level, text in of("settings", found) if level == "FAIL"]
     assert "RLM_RSM_ADRESS" in unknown
+
+
+def test_a_frozen_database_and_what_settings_leave_open_are_warnings(
+    rlmm: RlmmProcess, secrets: Secrets, database_url: str, tmp_path: Path
+) -> None:
+    rlmm.client.begin_rebuild(MutationContext(reason="a rebuild"))
+    soon = secrets.authority.issue("soon", valid_until=datetime.now(UTC) + timedelta(days=3))
+    policy = tmp_path / "policy.toml"
+    policy.write_text("[[grant]]\n")
+    code, found = diagnosis(
+        "doctor",
+        RLMM_DATABASE_URL=database_url,
+        RSM_BACKEND="filesystem",
+        RSM_DIRECTORY=str(tmp_path),
+        RSM_TLS_CERTIFICATE_FILE=str(soon.certificate),
+        RSM_TLS_KEY_FILE=str(soon.key),
+        RSM_TLS_CLIENT_CA_FILE=str(secrets.authority.certificate),
+        RSM_POLICY_FILE=str(policy),
+    )
+    assert [level for level, _ in of("bucket", found)] == ["OK", "WARN"]
+    assert [level for level, _ in of("files", found)] == ["WARN", "FAIL"]
+    steps = {each["next"] for each in found}
+    assert {"sediment db confirm-rebuild", "sediment db deployment-id"} <= steps
+    assert (code, f"sediment policy check {policy}" in steps) == (2, True)
 
 
 @pytest.mark.parametrize(
