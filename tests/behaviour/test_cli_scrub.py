@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from services.cli.verify import Verified
 from services.local.seaweedfs import S3Endpoint
 from services.rsm.backends.filesystem import FilesystemStorage
+from services.workflows.scrub import Scrubbed
 from tests.contract.remote_storage_manager_contract import MIB, Files, some_bytes
 from tests.contract.rsm_over_s3 import settings_for
 from tests.harness import served_fixtures
@@ -170,3 +172,19 @@ def test_damaged_and_missing_segments_of_a_partition_are_found(
     assert sorted(kinds) == ["CORRUPT_OBJECT", "MISSING_OBJECTS"]
     done = rlmm.sediment("verify", "orders-0", "--rsm", rsm.address)
     assert (done.returncode, "no objects of the segments at 0" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("scrubbed", "missing", "elsewhere", "code"),
+    [
+        (Scrubbed(), [], [], 0),
+        (Scrubbed(damaged=1), [], [], 1),
+        (Scrubbed(), [5], [], 1),
+        (Scrubbed(), [], [5], 3),
+        (Scrubbed(unchecked=1), [], [], 3),
+    ],
+)
+def test_the_exit_code_of_verify_is_that_of_the_worst_finding(
+    scrubbed: Scrubbed, missing: list[int], elsewhere: list[int], code: int
+) -> None:
+    assert Verified(scrubbed, missing, elsewhere).exit_code == code

@@ -22,7 +22,7 @@ from services.api.replicas import ReplicaService
 from services.cli import status_facts
 from services.cli.endpoints import Severity
 from services.cli.status import lag_text
-from services.cli.status_facts import Bounds, tier_facts
+from services.cli.status_facts import Bounds, TierFacts, lag_severity, tier_facts
 from services.common.release import release
 from services.rlm.partition import Uncopied
 from services.rlm.servicer import RemoteLogManagerServicer
@@ -90,6 +90,8 @@ def test_what_is_stuck_is_a_warning_and_named(rlmm: RlmmProcess, rsm: ServedRsm)
     old_ms = now_ms() - 3 * HOUR_MS
     add(rlmm.client, started(orders, 0, 9, event_timestamp_ms=old_ms))
     add(rlmm.client, started(orders, 20, 29, event_timestamp_ms=now_ms()))
+    leased = started(orders, 10, 19, event_timestamp_ms=old_ms)
+    rlmm.client.add_remote_log_segment_metadata(leased, lease_ms=MAX_LEASE_MS)
     gone = finished(rlmm.client, orders, 30, 39)
     move(rlmm.client, gone, DELETE_STARTED, event_timestamp_ms=old_ms + HOUR_MS)
     code, document = status(rlmm, "--rsm", rsm.address)
@@ -98,7 +100,7 @@ def test_what_is_stuck_is_a_warning_and_named(rlmm: RlmmProcess, rsm: ServedRsm)
         ("COPY_SEGMENT_STARTED", 0),
         ("DELETE_SEGMENT_STARTED", 30),
     ]
-    assert document["tier"]["unfinished_segments"] == 3
+    assert document["tier"]["unfinished_segments"] == 4
     shown = rlmm.sediment("status", "--rsm", rsm.address).stdout
     assert max(map(len, shown.splitlines())) <= 80
     assert "orders-0" in shown
@@ -219,6 +221,27 @@ def test_an_rlm_reports_what_waits_to_be_copied(
 def test_an_rlm_that_leads_nothing_is_not_said_to_have_copied_everything() -> None:
     assert "copies nothing" in lag_text(CopyLag(-1, 0), 0)
     assert "everything" in lag_text(CopyLag(7, 1), 0)
+
+
+@pytest.mark.parametrize(
+    ("lag", "severity"),
+    [
+        (CopyLag(7, 1, local_retention_used=0.49), Severity.OK),
+        (CopyLag(7, 1, local_retention_used=0.5), Severity.WARNING),
+        (CopyLag(7, 1, held_back_partitions=1), Severity.WARNING),
+        (CopyLag(7, 1, local_retention_used=1.0), Severity.CRITICAL),
+    ],
+)
+def test_copies_are_judged_by_how_much_local_retention_has_passed(
+    lag: CopyLag, severity: Severity
+) -> None:
+    assert lag_severity(lag) is severity
+
+
+def test_a_removal_is_a_warning_after_a_day() -> None:
+    day_ms = 24 * HOUR_MS
+    assert TierFacts(now_ms=day_ms, oldest_mark_ms=0).marked_severity is Severity.OK
+    assert TierFacts(now_ms=day_ms + 1, oldest_mark_ms=0).marked_severity is Severity.WARNING
 
 
 def test_the_release_is_shown_without_a_service(rlmm: RlmmProcess) -> None:
