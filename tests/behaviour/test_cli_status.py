@@ -19,6 +19,7 @@ from services.api.partitions import (
 from services.api.remote_log_manager import CopyLag
 from services.api.remote_log_metadata_manager import SweepKind, SweepOutcome, SweepRecord
 from services.api.replicas import ReplicaService
+from services.api.segment_batches import MAX_LEASE_MS
 from services.cli import status_facts
 from services.cli.endpoints import Severity
 from services.cli.status import lag_text

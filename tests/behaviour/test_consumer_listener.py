@@ -340,19 +340,20 @@ def test_a_failed_accept_does_not_end_the_listener(
     rlm: BrokerRemoteLogManager, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with serving_consumers(rlm) as address, socket.socket() as client:
+    with serving_consumers(rlm) as address, socket.socket() as first:
         host, _, port = address.rpartition(":")
         with open(os.devnull) as unused:
             lowest_unused = unused.fileno()
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_unused, limits[1]))
-            client.connect((host, int(port)))
+            # An accept that waits already has its descriptor; the one after it gets none.
+            first.connect((host, int(port)))
             eventually(lambda: "accepting again" in caplog.text)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        client.settimeout(30)
-        client.sendall(pack(">ihhih", 10, API_VERSIONS, 0, 5, -1))
-        assert answered(client)
+        with connected_socket(address) as second:
+            second.sendall(pack(">ihhih", 10, API_VERSIONS, 0, 5, -1))
+            assert answered(second)
 
 
 def test_a_slow_client_gets_an_answer_that_takes_longer_than_a_stall_may(
