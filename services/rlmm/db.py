@@ -257,18 +257,21 @@ class Transactions:
         engine: Engine,
         require_usable: Callable[[], None] = lambda: None,
         shares: ConnectionShares | None = None,
+        after_commit: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare transactions on an engine.
 
         Args:
             require_usable: called before each change; raises if the schema must not be written.
             shares: bounds the connections of one identity; None if nothing does.
+            after_commit: called after each commit of a change; returns at once.
         """
         self._turn: Callable[[], AbstractContextManager[None]] = (
             nullcontext if shares is None else shares.turn
         )
         self._engine = engine
         self._require_usable = require_usable
+        self._after_commit = after_commit
         self._sessions = sessionmaker(engine)
         # BEGIN and ROLLBACK around a single SELECT would be two more round trips.
         self._autocommitting = engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -292,6 +295,7 @@ class Transactions:
             session.flush()
             failpoint("rlmm.before_commit")
         failpoint("rlmm.after_commit")
+        self._after_commit()
         return result
 
     def read(self, query: Callable[[Connection], T]) -> T:

@@ -114,7 +114,9 @@ class SqlRemoteLogMetadataManager:
         watch_limits: WatchLimits | None = None,
         connection_shares: ConnectionShares | None = None,
     ) -> None:
-        self._transactions = Transactions(engine, self._require_usable, connection_shares)
+        self._transactions = Transactions(
+            engine, self._require_usable, connection_shares, lambda: self._watches.read_soon()
+        )
         self._is_usable = False
         self._limits = limits or Limits()
         self._database = f"{engine.url.host}:{engine.url.port}/{engine.url.database}"

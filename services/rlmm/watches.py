@@ -145,6 +145,12 @@ class Watches:
         require_count(partitions, "partitions", MAX_WATCHED)
         return self._counted_updates([partitions], time.monotonic())
 
+    def read_soon(self) -> None:
+        """Let the reader read at once what this process has just committed."""
+        reader = self._reader
+        if reader is not None:
+            reader.read_soon()
+
     def close(self) -> None:
         """End all watches and refuse later ones."""
         with self._lock:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from itertools import islice
 from uuid import UUID, uuid4
 
 import grpc
@@ -19,6 +20,7 @@ from services.api.segment_batches import SegmentAddition, SegmentScan
 from services.api.watches import HEARTBEAT_S, PartitionUpdate, WatchedPartition, WatchUpdate
 from services.common.client_security import PLAINTEXT
 from services.common.settings import ServiceSettings
+from services.rlmm import watch_reader
 from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
@@ -54,7 +56,7 @@ def watching(rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition) -> Iterato
         yield updates
 
 
-def next_change(updates: Watching) -> PartitionUpdate:
+def next_change(updates: Iterator[WatchUpdate]) -> PartitionUpdate:
     return next(each.partitions[0] for each in updates if each.partitions)
 
 
@@ -80,6 +82,17 @@ def test_a_change_by_one_rlmm_is_soon_seen_by_a_watch_at_another(
             times_s.append(time.monotonic() - began_s)
     # 0.1 s on a quiet machine; a heartbeat would be later than this.
     assert min(times_s) < HEARTBEAT_S / 2
+
+
+def test_a_watch_sees_changes_of_its_own_rlmm_without_the_pause_between_reads(
+    rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_reader, "READ_INTERVAL_S", 600.0)
+    with watching(rlmm, tp) as updates:
+        for revision in range(1, 4):
+            rlmm.on_partition_leadership_changes([PartitionLeadership(tp, revision)], [], 1)
+            # All others are heartbeats.
+            assert next_change(islice(updates, 10)).revision == revision
 
 
 def test_a_heartbeat_stands_still_while_the_changes_cannot_be_read(
