@@ -107,6 +107,8 @@ class SegmentScan:
         states: only these; all but DELETE_SEGMENT_FINISHED if empty.
         topic: only of topics with this name; of all if "".
         delete_states: only of partitions in one of these; of all partitions if empty.
+        partition: only of partitions of this number, which needs `topic`; of all if None. An RLMM
+            of an earlier release sends all: compare the rows' partition.
     """
 
     shard: int = 0
@@ -114,12 +116,16 @@ class SegmentScan:
     states: Sequence[RemoteLogSegmentState] = ()
     topic: str = ""
     delete_states: Sequence[RemotePartitionDeleteState] = ()
+    partition: int | None = None
 
     def __post_init__(self) -> None:
         require(1 <= self.shards <= MAX_SHARDS, "shards", f"must be 1 to {MAX_SHARDS}")
         require(0 <= self.shard < self.shards, "shard", f"must be 0 to {self.shards - 1}")
         gone = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
         require(gone not in self.states, "states", "DELETE_SEGMENT_FINISHED is never listed")
+        if self.partition is not None:
+            require_int32(self.partition, "partition")
+            require(self.topic != "", "partition", "needs topic: name its topic as well")
 
 
 @dataclass(frozen=True, slots=True)

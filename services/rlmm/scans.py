@@ -152,6 +152,7 @@ _SEGMENTS = f"""
             AND {IS_KNOWN}
             AND (p.delete_state = ANY(CAST(%(delete_states)s AS text[])) OR %(in_any_or_none)s)
             AND (t.name = %(topic)s OR %(topic)s = '')
+            AND (p.partition = %(only)s OR %(only)s = -1)
             AND (hashtextextended(p.topic_id::text || ':' || p.partition, 0)
                 & 9223372036854775807) %% %(shards)s = %(shard)s
         ORDER BY p.topic_id, p.partition LIMIT {PARTITIONS_PER_STATEMENT}
@@ -280,6 +281,7 @@ def _parameters(scan: SegmentScan, after: _Position) -> dict[str, object]:
         "shard": scan.shard,
         "shards": scan.shards,
         "topic": scan.topic,
+        "only": -1 if scan.partition is None else scan.partition,
         "delete_states": [state.value for state in scan.delete_states],
         "in_any_or_none": not scan.delete_states,
         "states": [state.value for state in scan.states],

@@ -201,6 +201,7 @@ def scan_to_proto(scan: SegmentScan) -> pb.ScanRemoteLogSegmentsRequest:
         states=[segment_state.to_proto(state) for state in scan.states],
         topic=scan.topic,
         delete_states=[partition_delete_state.to_proto(state) for state in scan.delete_states],
+        partition=scan.partition,
     )
 
 
@@ -214,6 +215,7 @@ def scan_from_proto(message: pb.ScanRemoteLogSegmentsRequest) -> SegmentScan:
             partition_delete_state.from_proto(state, "delete_states")
             for state in message.delete_states
         ],
+        partition=message.partition if message.HasField("partition") else None,
     )
 
 

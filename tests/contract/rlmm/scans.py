@@ -164,6 +164,18 @@ class Scans(RlmmContractPart):
         deleted = SegmentScan(topic=scan_tp.topic, delete_states=[MARKED, PARTITION_STARTED])
         assert starts(scanned(rlmm, deleted)) == [(1, 0), (2, 0)]
 
+    def test_only_one_partition_of_a_topic(
+        self, rlmm: RemoteLogMetadataManager, scan_tp: TopicIdPartition
+    ) -> None:
+        for partition in range(3):
+            finished(rlmm, TopicIdPartition(scan_tp.topic_id, scan_tp.topic, partition), 0, 9)
+        for partition in (0, 2):
+            scan = SegmentScan(topic=scan_tp.topic, partition=partition)
+            assert starts(scanned(rlmm, scan)) == [(partition, 0)]
+        assert scanned(rlmm, SegmentScan(topic=scan_tp.topic, partition=3)) == []
+        with pytest.raises(InvalidRequestError, match="partition: needs topic"):
+            SegmentScan(partition=0)
+
     def test_shards_are_whole_partitions_and_together_all(
         self, rlmm: RemoteLogMetadataManager, scan_tp: TopicIdPartition
     ) -> None:
