@@ -51,7 +51,17 @@ $(VENV)/.runtime: pyproject.toml requirements.lock supply_chain/requirements.py 
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
-	$(call LOCKED,services embedded build kafka-demo sbom dev)
+	$(call LOCKED,services embedded build kafka-demo sbom console dev)
+	@touch $@
+
+# The charting library is fetched by its hash, and not committed.
+$(VENV)/.console: $(VENV)/.runtime supply_chain/npm.py
+	$(call LOCKED,services console)
+	$(BIN)/python -m supply_chain.npm
+	@touch $@
+
+$(VENV)/.browser: $(VENV)/.dev $(VENV)/.console
+	$(call LOCKED,services browser)
 	@touch $@
 
 $(VENV)/.kafka: $(VENV)/.runtime
@@ -89,6 +99,9 @@ install-dev: $(VENV)/.dev ## Install what developing and testing need into .venv
 
 .PHONY: install-spark
 install-spark: $(VENV)/.spark ## Install what sweeps need besides into .venv
+
+.PHONY: install-console
+install-console: $(VENV)/.console ## Install what `sediment console` needs besides into .venv
 
 .PHONY: install-kafka
 install-kafka: $(VENV)/.kafka ## Install what the demos with a broker need besides into .venv
@@ -221,6 +234,15 @@ test-spark: $(VENV)/.dev $(VENV)/.spark ## Run the tests of the sweeps on a Spar
 .PHONY: test-export
 test-export: $(VENV)/.dev $(VENV)/.spark $(EXPORT_VENV)/.installed ## Run the tests of `main.py export` and of the data sources with its Spark (Java 17, Maven)
 	$(BIN)/pytest tests/spark/test_export.py $(PYTEST_ARGS)
+
+.PHONY: test-console
+test-console: $(VENV)/.browser ## Test the console in a real browser (Chromium)
+	@command -v chromium >/dev/null || { echo "make: needs Chromium, apt-get install chromium" >&2; exit 1; }
+	$(BIN)/pytest tests/console $(PYTEST_ARGS)
+
+.PHONY: console-pictures
+console-pictures: ## Take the pictures of docs/console.md, as `make test-console` does into build/console/
+	TEST_PICTURES=$(CURDIR)/docs $(MAKE) test-console PYTEST_ARGS="-k 'topics or click'"
 
 .PHONY: helm-check
 helm-check: $(VENV)/.dev $(VENV)/.spark ## Check the chart and the images, and run what the chart renders (Java 17)

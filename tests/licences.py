@@ -9,6 +9,7 @@ from pathlib import Path
 from packaging.markers import Marker
 
 from supply_chain.bill_of_materials import ALLOWED, Component, canonical, check_allowed, licence_of
+from supply_chain.npm import UPLOT
 from supply_chain.requirements import Locked, locked
 
 SETS = {
@@ -18,7 +19,9 @@ SETS = {
     "kafka-demo": "demos, tests",
     "build": "building",
     "sbom": "building",
+    "console": "the console",
     "dev": "tests",
+    "browser": "tests",
 }
 """Set of the lock -> what it is for; a package counts for the first that needs it."""
 
@@ -40,6 +43,12 @@ _PYTHON = """
 | package | version | licence | for |
 |---|---|---|---|
 """
+_NPM = """
+## In the console's page
+
+| package | version | licence |
+|---|---|---|
+"""
 _JAVA = """
 ## In the jar of the Kafka plugin
 
@@ -55,7 +64,8 @@ def page(licences: Mapping[str, str], jar: list[Component]) -> str:
         f"| {name} | {versions} | {licences[name]} | {purpose} |\n"
         for name, versions, purpose in packages()
     )
-    return _HEADER + allowed + _PYTHON + python + _JAVA + "".join(java_rows(jar))
+    npm = f"| {UPLOT.name} | {UPLOT.version} | {UPLOT.licence} |\n"
+    return _HEADER + allowed + _PYTHON + python + _NPM + npm + _JAVA + "".join(java_rows(jar))
 
 
 def packages() -> Iterator[tuple[str, str, str]]:

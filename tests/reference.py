@@ -13,7 +13,8 @@ from pydantic_core import PydanticUndefined
 
 from services.api.roles import MEANING, Role, Topics, table
 from services.common import reloaded_file
-from services.common.settings import ServiceSettings
+from services.common.settings import ServiceSettings, VariableSettings
+from services.console.settings import ConsoleSettings
 from services.rlm import collectors, metrics
 from services.rlm.collectors import TopicGauge
 from services.rlm.metrics import TopicCounter
@@ -51,7 +52,12 @@ is not listed here stops the service, so that a typing mistake is never ignored.
 
 def config_markdown() -> str:
     """Return the whole page."""
-    services = (("RSM", RsmSettings), ("RLMM", RlmmSettings), ("RLM", RlmSettings))
+    services: tuple[tuple[str, type[VariableSettings]], ...] = (
+        ("RSM", RsmSettings),
+        ("RLMM", RlmmSettings),
+        ("RLM", RlmSettings),
+        ("Console", ConsoleSettings),
+    )
     lines = [_HEADER]
     for name, settings in services:
         lines += [f"## {name}", "", "| variable | default | meaning |", "|---|---|---|"]
@@ -59,7 +65,7 @@ def config_markdown() -> str:
     return "\n".join(lines)
 
 
-def _rows(settings: type[ServiceSettings]) -> Iterator[str]:
+def _rows(settings: type[VariableSettings]) -> Iterator[str]:
     prefix = settings.model_config["env_prefix"]
     fields = settings.model_fields
     shared = ServiceSettings.model_fields

@@ -359,7 +359,7 @@ def explain(
     id = uuid_from_text(segment, "SEGMENT") if segment else None
     with connected_rlmm(rlmm, data_dir) as manager:
         name = find_partition(manager, topic_partition)
-        facts = _facts_or_none(manager, name)
+        facts = facts_or_none(manager, name)
         if id is not None:
             _show_segment(manager, name, facts, id, output)
         elif offset is not None:
@@ -370,7 +370,7 @@ def explain(
             _show_partition(facts, output)
 
 
-def _facts_or_none(
+def facts_or_none(
     manager: RemoteLogMetadataManager, name: TopicIdPartition
 ) -> PartitionFacts | None:
     """Read a partition; None if it was removed or never existed."""
@@ -416,8 +416,8 @@ def _show_segment(
             f"RLMM has no segment {uuid_to_text(id)} of {_text(name)}, and the audit trail does "
             "not name it; list the segments with `sediment segments`, or search with --offset N"
         )
-    explanation = _explained(facts, id)
-    verdict = _verdict(facts, found, explanation)
+    explanation = explained(facts, id)
+    verdict = verdict_of(facts, found, explanation)
     if output is Format.JSON:
         print_json(segment_facts_as_json(name, found, explanation, verdict))
     else:
@@ -455,14 +455,14 @@ def _may_have_held(
     return metadata is None or metadata.start_offset <= offset
 
 
-def _explained(facts: PartitionFacts | None, id: UUID) -> SegmentExplanation | None:
+def explained(facts: PartitionFacts | None, id: UUID) -> SegmentExplanation | None:
     """Explain a segment; None if retention does not consider it."""
     segments = () if facts is None else facts.case.segments
     segment = next((s for s in segments if s.remote_log_segment_id.id == id), None)
     return None if facts is None or segment is None else explain_segment(facts.case, segment)
 
 
-def _verdict(
+def verdict_of(
     facts: PartitionFacts | None, found: SegmentFacts, explanation: SegmentExplanation | None
 ) -> str:
     deleted = deleted_text(found)

@@ -83,7 +83,7 @@ def anomalies(
         found = all_anomalies(manager, AnomalyQuery(wanted, topic_id))
         if output is Format.JSON:
             for seen in found:
-                print_json(_anomaly_as_json(seen))
+                print_json(anomaly_as_json(seen))
             return
         columns = ("kind", "topic id", "partition", "segment id", "object", "detail")
         seen_columns = ("first seen", "last seen", "times", "last run")
@@ -106,7 +106,7 @@ def _topic_id(manager: RemoteLogMetadataManager, text: str) -> UUID:
         return find_topic(manager, text).topic_id
 
 
-def _anomaly_as_json(seen: SeenAnomaly) -> dict[str, object]:
+def anomaly_as_json(seen: SeenAnomaly) -> dict[str, object]:
     anomaly = seen.anomaly
     return {
         "kind": anomaly.kind.value,

@@ -295,11 +295,11 @@ def _tier_as_json(tier: TierFacts) -> dict[str, object]:
             }
             for kind in VerificationKind
         },
-        "sweeps": [_sweep_as_json(each) for each in tier.sweeps],
+        "sweeps": [sweep_as_json(each) for each in tier.sweeps],
     }
 
 
-def _sweep_as_json(sweep: RecordedSweep) -> dict[str, object]:
+def sweep_as_json(sweep: RecordedSweep) -> dict[str, object]:
     described = asdict(sweep.record)
     kind, outcome = sweep.record.kind.value, sweep.record.outcome.value
     return {**described, "kind": kind, "outcome": outcome, "ended_ms": sweep.ended_ms}

@@ -50,6 +50,16 @@ OptionalAddress = Annotated[Address | None, BeforeValidator(_none_if_empty)]
 """An Address; an empty variable is like a missing one."""
 
 
+def _hosts_and_ports_if_any(value: str | None) -> str | None:
+    return None if value is None else _hosts_and_ports(value)
+
+
+OptionalAddresses = Annotated[
+    str | None, AfterValidator(_hosts_and_ports_if_any), BeforeValidator(_none_if_empty)
+]
+"""Addresses; an empty variable is like a missing one."""
+
+
 def split_address(address: str) -> tuple[str, int]:
     """Return the host of an Address, without brackets, and its port."""
     host, _, port = address.rpartition(":")
@@ -61,8 +71,8 @@ def whole_of(share: int, percent: int) -> int:
     return -(-share * 100 // percent)
 
 
-class ServiceSettings(BaseSettings):
-    """Hold the settings that every service has: read once in `__main__`, passed on as values.
+class VariableSettings(BaseSettings):
+    """Hold settings that a process reads from its environment, once, in `__main__`.
 
     A subclass sets `env_prefix` ("RSM_"); every field's description has its unit.
     """
@@ -70,6 +80,64 @@ class ServiceSettings(BaseSettings):
     model_config = SettingsConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
     renamed: ClassVar[Mapping[str, str]] = {}
     """Variables of earlier releases, and their present names."""
+
+    def _named(self, *fields: str) -> dict[str, object]:
+        """Return the values of fields by the names of their variables."""
+        prefix = self.model_config["env_prefix"]
+        return {f"{prefix}{field}".upper(): getattr(self, field) for field in fields}
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take values from the arguments only: `from_environment` reads variables."""
+        return (init_settings,)
+
+    @classmethod
+    def variables(cls) -> list[str]:
+        """Return the names of the variables that a service reads."""
+        prefix = cls.model_config["env_prefix"]
+        return [f"{prefix}{name}".upper() for name in cls.model_fields]
+
+    @classmethod
+    def _described(cls, unknown: str) -> str:
+        """Return an unknown variable's name, with that which was probably meant."""
+        if unknown in cls.renamed:
+            return f"{unknown} (now {cls.renamed[unknown]})"
+        similar = get_close_matches(unknown.upper(), cls.variables(), 1)
+        return f"{unknown} (did you mean {similar[0]}?)" if similar else unknown
+
+    @classmethod
+    def from_environment(cls, variables: Mapping[str, str] = os.environ) -> Self:
+        """Read the settings from variables; fail if one with our prefix is unknown.
+
+        pydantic-settings alone would ignore a mistyped variable and use the default.
+
+        Raises:
+            SystemExit: names the variables that are unknown, missing or out of bounds.
+        """
+        prefix = cls.model_config["env_prefix"]
+        known = cls.variables()
+        ours = {name for name in variables if name.upper().startswith(prefix)}
+        unknown = sorted(name for name in ours if name.upper() not in known)
+        if unknown:
+            named = ", ".join(map(cls._described, unknown))
+            raise SystemExit(f"unknown setting: {named}; remove or correct it (see docs/config.md)")
+        source = EnvSettingsSource(cls)
+        source.env_vars = {name.lower(): value for name, value in variables.items()}
+        try:
+            return cls(**source())
+        except ValidationError as e:
+            raise SystemExit("\n".join(_complaints(e, prefix))) from e
+
+
+class ServiceSettings(VariableSettings):
+    """Hold the settings that every service has; they are passed on as values."""
 
     listen_address: Address = Field(
         default="127.0.0.1:0",
@@ -224,11 +292,6 @@ class ServiceSettings(BaseSettings):
             raise ValueError(f"{first}=true contradicts {second}: remove one of them")
         return self
 
-    def _named(self, *fields: str) -> dict[str, object]:
-        """Return the values of fields by the names of their variables."""
-        prefix = self.model_config["env_prefix"]
-        return {f"{prefix}{field}".upper(): getattr(self, field) for field in fields}
-
     def require_transport(self) -> None:
         """Check that plaintext is served by choice only.
 
@@ -244,18 +307,6 @@ class ServiceSettings(BaseSettings):
             )
 
     @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take values from the arguments only: `from_environment` reads variables."""
-        return (init_settings,)
-
-    @classmethod
     def to_serve(cls, variables: Mapping[str, str] = os.environ) -> Self:
         """Read the settings of a service that is about to start.
 
@@ -265,43 +316,6 @@ class ServiceSettings(BaseSettings):
         settings = cls.from_environment(variables)
         settings.require_transport()
         return settings
-
-    @classmethod
-    def variables(cls) -> list[str]:
-        """Return the names of the variables that a service reads."""
-        prefix = cls.model_config["env_prefix"]
-        return [f"{prefix}{name}".upper() for name in cls.model_fields]
-
-    @classmethod
-    def _described(cls, unknown: str) -> str:
-        """Return an unknown variable's name, with that which was probably meant."""
-        if unknown in cls.renamed:
-            return f"{unknown} (now {cls.renamed[unknown]})"
-        similar = get_close_matches(unknown.upper(), cls.variables(), 1)
-        return f"{unknown} (did you mean {similar[0]}?)" if similar else unknown
-
-    @classmethod
-    def from_environment(cls, variables: Mapping[str, str] = os.environ) -> Self:
-        """Read the settings from variables; fail if one with our prefix is unknown.
-
-        pydantic-settings alone would ignore a mistyped variable and use the default.
-
-        Raises:
-            SystemExit: names the variables that are unknown, missing or out of bounds.
-        """
-        prefix = cls.model_config["env_prefix"]
-        known = cls.variables()
-        ours = {name for name in variables if name.upper().startswith(prefix)}
-        unknown = sorted(name for name in ours if name.upper() not in known)
-        if unknown:
-            named = ", ".join(map(cls._described, unknown))
-            raise SystemExit(f"unknown setting: {named}; remove or correct it (see docs/config.md)")
-        source = EnvSettingsSource(cls)
-        source.env_vars = {name.lower(): value for name, value in variables.items()}
-        try:
-            return cls(**source())
-        except ValidationError as e:
-            raise SystemExit("\n".join(_complaints(e, prefix))) from e
 
 
 def _complaints(error: ValidationError, prefix: str) -> list[str]:

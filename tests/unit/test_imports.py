@@ -42,6 +42,7 @@ ALLOWED = {
         "services.local",
         "spark_jobs",
     },
+    "services.console": CORE | {"services.cli", "services.local", "services.rpc", "services.rsm"},
     "spark_jobs": CORE
     | {"services.rpc", "services.workflows", "services.records", "services.local"},
 }

@@ -14,7 +14,12 @@ from services.local import installation
 from services.local.installation import how_to_install
 from supply_chain.requirements import ROOT, sets
 
-ADVICES = {"spark": "install-spark", "kafka-demo": "install-kafka", "embedded": "install"}
+ADVICES = {
+    "spark": "install-spark",
+    "kafka-demo": "install-kafka",
+    "console": "install-console",
+    "embedded": "install",
+}
 
 
 @pytest.mark.parametrize("sweep", ["retention", "removal"])

@@ -1,0 +1,1 @@
+"""Serve a read-only page about the tier to a browser."""

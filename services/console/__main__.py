@@ -1,0 +1,22 @@
+"""Run the console: `python -m services.console`."""
+
+import logging
+import os
+
+from services.common.client_security import SecurityOptions
+from services.common.log import configure_logging
+from services.console.serving import serve_console
+from services.console.settings import ConsoleSettings
+
+_log = logging.getLogger("sediment.console")
+
+
+def main() -> None:
+    settings = ConsoleSettings.from_environment()
+    configure_logging(settings.log_level)
+    security = SecurityOptions.from_environment(os.environ)
+    serve_console(settings, security.security_for, lambda url: _log.info("listening on %s", url))
+
+
+if __name__ == "__main__":
+    main()

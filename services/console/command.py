@@ -1,0 +1,67 @@
+"""Serve the console for oneself: `sediment console`."""
+
+from typing import Annotated
+
+import typer
+
+from services.cli.connections import (
+    DataDir,
+    Rlm,
+    Rlmm,
+    Rsm,
+    command_group,
+    security_options,
+)
+from services.cli.endpoints import known_addresses
+from services.cli.output import CommandError, print_line, say
+from services.common.client_security import ClientSecurity
+from services.local.installation import how_to_install
+
+app = command_group()
+
+
+@app.command()
+def console(
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Address of this machine to serve on; port 0 picks a free port.",
+        ),
+    ] = "127.0.0.1:0",
+    rsm: Rsm = None,
+    rlmm: Rlmm = None,
+    rlm: Rlm = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Serve a page about the tier to a browser here.
+
+    Read-only. Runs in the foreground until Ctrl-C or SIGTERM. It serves without
+    TLS: every user of this machine sees what you may see. To serve others, run
+    `python -m services.console` with TLS (docs/console.md).
+    """
+    addresses = known_addresses({"rlmm": rlmm, "rlm": rlm, "rsm": rsm}, data_dir)
+    if not addresses["rlmm"]:
+        raise CommandError("no address of RLMM is known; pass --rlmm HOST:PORT")
+
+    def security_for(address: str) -> ClientSecurity:
+        return security_options([address], data_dir).security_for(address)
+
+    try:
+        from services.console.serving import serve_console
+        from services.console.settings import ConsoleSettings
+    except ModuleNotFoundError as e:
+        raise CommandError(
+            f"{e.name} is not installed; {how_to_install('console', 'install-console')}"
+        ) from e
+    settings = ConsoleSettings.from_environment(
+        {
+            "CONSOLE_LISTEN_ADDRESS": listen,
+            "CONSOLE_PLAINTEXT": "true",
+            "CONSOLE_RLMM_ADDRESS": addresses["rlmm"],
+            "CONSOLE_RLM_ADDRESSES": addresses["rlm"],
+            "CONSOLE_RSM_ADDRESS": addresses["rsm"],
+        }
+    )
+    say("serving without TLS: every user of this machine sees what you may see; Ctrl-C stops it")
+    serve_console(settings, security_for, lambda url: print_line([url]))

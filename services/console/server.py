@@ -1,0 +1,170 @@
+"""Run the console's HTTP server: its socket, TLS with client certificates, and its end."""
+
+import asyncio
+import signal
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from services.api.errors import UnauthenticatedError
+from services.common.settings import split_address
+from services.console.app import IDENTITY
+from services.rpc.server.identity import MAX_IDENTITY_LENGTH, identity_of_names
+from services.rpc.tls import ReloadedTls, TlsFileError, TlsFiles
+
+MAX_CONNECTIONS = 128
+MAX_HEADER_BYTES = 16 * 1024
+_KEEP_ALIVE_S = 10
+_END_S = 5
+
+
+def listening_socket(address: str) -> socket.socket:
+    """Bind an address.
+
+    Raises:
+        SystemExit: it is in use, or does not belong to this machine.
+    """
+    host, port = split_address(address)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(found[0], socket.SOCK_STREAM)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(found[4])
+    except OSError as e:
+        raise SystemExit(
+            f"cannot listen on {address}: {e.strerror}; set another listen address"
+        ) from e
+    return made
+
+
+def url_of(bound: socket.socket, *, has_tls: bool) -> str:
+    """Return the URL of a bound socket."""
+    host, port = bound.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if has_tls else 'http'}://{shown}:{port}/"
+
+
+def open_tls(certificate: Path, key: Path, client_ca: Path) -> ReloadedTls:
+    """Read the TLS files.
+
+    Raises:
+        SystemExit: a file cannot be used; names it.
+    """
+    try:
+        return ReloadedTls(TlsFiles(certificate, key, client_ca))
+    except TlsFileError as e:
+        raise SystemExit(str(e)) from e
+
+
+def http_server(app: ASGIApp, tls: ReloadedTls | None) -> uvicorn.Server:
+    """Return a server that is not running yet."""
+    config = uvicorn.Config(
+        app,
+        http=_IdentifiedProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_END_S,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        ssl_context_factory=None if tls is None else _context_factory(tls),
+    )
+    return uvicorn.Server(config)
+
+
+def run(server: uvicorn.Server, bound: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT, then end active requests and return."""
+    # uvicorn raises the signal again when it has ended; that is a normal end here.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    asyncio.run(server.serve(sockets=[bound]))
+
+
+def _context_factory(tls: ReloadedTls) -> Callable[..., ssl.SSLContext]:
+    def make(*_: object) -> ssl.SSLContext:
+        newest = _Newest(tls)
+        context = newest.context
+        # Called for each handshake, with a name or without.
+        context.sni_callback = newest.choose
+        return context
+
+    return make
+
+
+class _Newest:
+    """Gives each handshake a context of the newest files."""
+
+    def __init__(self, tls: ReloadedTls) -> None:
+        self._tls = tls
+        self._material = tls.material()
+        self.context = _context(tls)
+
+    def choose(self, connection: ssl.SSLObject, name: str | None, first: ssl.SSLContext) -> None:
+        material = self._tls.material()
+        if material is not self._material:
+            try:
+                self.context, self._material = _context(self._tls), material
+            except (OSError, ssl.SSLError):
+                # The files changed again in this moment: the next handshake reads them again.
+                return
+        if self.context is not first:
+            connection.context = self.context
+
+
+def _context(tls: ReloadedTls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    files = tls.files
+    assert files.certificate is not None
+    assert files.ca is not None
+    context.load_cert_chain(files.certificate, files.key)
+    context.load_verify_locations(files.ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+    # A resumed session would be checked against the authorities of its first connection.
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
+    return context
+
+
+class _IdentifiedProtocol(H11Protocol):
+    """HTTP on a connection, with the identity of its client certificate in each request."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        certificate = transport.get_extra_info("peercert")
+        if certificate:
+            identity = _identity(certificate)
+            app = self.app
+
+            async def identified(scope: Scope, receive: Receive, send: Send) -> None:
+                scope[IDENTITY] = identity
+                await app(scope, receive, send)
+
+            self.app = identified
+
+
+def _identity(certificate: Any) -> str | None:
+    """Return the identity of a verified certificate; None if it names none."""
+    named = [
+        (kind, name)
+        for kind, name in certificate.get("subjectAltName", ())
+        if name.isascii() and len(name) <= MAX_IDENTITY_LENGTH
+    ]
+    try:
+        return identity_of_names(
+            [name for kind, name in named if kind == "URI"],
+            [name for kind, name in named if kind == "DNS"],
+        )
+    except UnauthenticatedError:
+        return None

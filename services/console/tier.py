@@ -1,0 +1,96 @@
+"""Hold the clients of the services that the console reads from."""
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+import grpc
+
+from services.api.remote_log_manager import RemoteLogManager
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.cli.endpoints import Endpoint
+from services.common.client_security import ClientSecurity, each_address
+from services.console.cache import RecentAnswers
+from services.rpc.client.channel import open_channel
+from services.rpc.client.log import RemoteLogManagerClient
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
+from services.rpc.client.probe import ServiceState, probe
+
+_WORKERS = 16
+_KEPT_COLUMNS = 4
+"""Partitions; one with a million segments takes some 100 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAddresses:
+    """HOST:PORT of the services, each one or several with commas between them; "" if unknown.
+
+    RSM is only probed.
+    """
+
+    rlmm: str
+    rlm: str = ""
+    rsm: str = ""
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return each service with each of its addresses, and one that has none with ""."""
+        texts = (("rlmm", self.rlmm), ("rlm", self.rlm), ("rsm", self.rsm))
+        return [(service, each) for service, text in texts for each in each_address(text)]
+
+
+@dataclass(slots=True)
+class Tier:
+    """The services, as their contracts show them.
+
+    Attributes:
+        logs: the RLM at each address; each knows the partitions of its broker.
+        workers: make several calls at once.
+        recent: answers of the last seconds.
+        columns: the segments of the partitions that were shown last.
+    """
+
+    metadata: RemoteLogMetadataManager
+    logs: Mapping[str, RemoteLogManager]
+    workers: ThreadPoolExecutor
+    recent: RecentAnswers = field(default_factory=RecentAnswers)
+    columns: RecentAnswers = field(default_factory=lambda: RecentAnswers(_KEPT_COLUMNS))
+    channels: tuple[tuple[str, str, grpc.Channel | None], ...] = ()
+
+    def probed(self) -> list[Endpoint]:
+        """Probe every address of every service; one that does not answer is no error."""
+
+        def endpoint(service: str, address: str, channel: grpc.Channel | None) -> Endpoint:
+            state = ServiceState() if channel is None else probe(channel)
+            return Endpoint(service, address, state)
+
+        return list(self.workers.map(lambda each: endpoint(*each), self.channels))
+
+
+@contextmanager
+def connected_tier(
+    addresses: ServiceAddresses, security_for: Callable[[str], ClientSecurity]
+) -> Iterator[Tier]:
+    """Open a channel to each service, and close them at the end.
+
+    Raises:
+        InvalidRequestError: a TLS file cannot be used, or plaintext to another machine was not
+            chosen.
+    """
+    with ExitStack() as opened:
+
+        def channel_to(address: str) -> grpc.Channel:
+            return opened.enter_context(open_channel(address, security_for(address)))
+
+        channels = [
+            (service, address, channel_to(address) if address else None)
+            for service, address in addresses.pairs()
+        ]
+        metadata = RemoteLogMetadataManagerClient(channel_to(addresses.rlmm), addresses.rlmm)
+        logs = {
+            address: RemoteLogManagerClient(channel, address)
+            for service, address, channel in channels
+            if service == "rlm" and channel is not None
+        }
+        workers = opened.enter_context(ThreadPoolExecutor(_WORKERS, "console"))
+        yield Tier(metadata, logs, workers, channels=tuple(channels))
