@@ -190,16 +190,16 @@ function lifeOf(life) {
 function objectsOf(objects) {
   if (!objects) return element("p", { class: "quiet" }, "The copy has not finished: RLMM does not know its objects yet.");
   if (objects.problem) return element("p", { class: "note" }, objects.problem);
-  const indexes = Object.entries(objects.indexes).map(([kind, size]) => `${kind.toLowerCase()} ${number(size)} bytes`);
+  const indexes = Object.entries(objects.indexes).map(([kind, size]) => `${kind.toLowerCase().replaceAll("_", " ")} ${number(size)}`);
   return element("div", {},
     facts([
       ["location", `${objects.location_id}`],
       ["copy", element("code", {}, objects.attempt)],
       ["manifest's sha256 begins with", element("code", {}, objects.manifest_sha256_prefix ?? "unknown: an earlier release copied it")],
-      ["indexes", indexes.join(", ")],
     ]),
     table("Objects", [
       ["object, after the location's prefix", (o) => element("code", {}, o.key), "long"],
       ["bytes", (o) => number(o.bytes), "number"],
-    ], objects.objects));
+    ], objects.objects),
+    element("p", { class: "quiet" }, `Bytes of the indexes: ${indexes.join(", ")}.`));
 }
