@@ -51,7 +51,7 @@ $(VENV)/.runtime: pyproject.toml requirements.lock supply_chain/requirements.py 
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
-	$(call LOCKED,services embedded build kafka-demo sbom console dev)
+	$(call LOCKED,services embedded build kafka-demo tracing sbom console dev)
 	@touch $@
 
 # The charting library is fetched by its hash, and not committed.

@@ -33,6 +33,7 @@ from benchmarks import (
     spark_scan,
     status_time,
     tls,
+    traces,
 )
 from benchmarks.measure import Result, report
 from benchmarks.rlmm import (
@@ -78,6 +79,7 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "service_memory": service_memory.run,
     "tls_unary": tls.run_unary,
     "tls_stream": tls.run_stream,
+    "traced_unary": traces.run_unary,
     "abuses": abuses.run,
     "broker_catch_up": broker_catch_up.run_streamed,
     "broker_catch_up_direct": broker_catch_up.run_direct,

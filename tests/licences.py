@@ -14,6 +14,7 @@ from supply_chain.requirements import Locked, locked
 
 SETS = {
     "services": "both images",
+    "tracing": "the image of the services",
     "spark": "the Spark image",
     "embedded": "`sediment up`",
     "kafka-demo": "demos, tests",

@@ -46,6 +46,7 @@ class Call:
         charge_bytes: counts bytes that the caller will read elsewhere against the caller's rate;
             raises ThrottledError if the rate is used up.
         has_own_thread: a thread of this caller serves the call, so that a wait holds up no other.
+        trace: the trace that work for this call continues; opaque, None if there is none.
     """
 
     actor: str
@@ -55,6 +56,7 @@ class Call:
     require_topic: Callable[[str], None] = _any_topic
     charge_bytes: Callable[[int], None] = _any_amount
     has_own_thread: bool = False
+    trace: object = None
 
 
 IN_PROCESS = Call(actor="in-process", request_id="-")

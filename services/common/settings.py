@@ -38,6 +38,14 @@ Addresses = Annotated[str, AfterValidator(_hosts_and_ports)]
 """One Address of a service, or several with commas between them."""
 
 
+def _http_url(value: str) -> str:
+    scheme, separator, address = value.partition("://")
+    if scheme not in {"http", "https"} or not separator:
+        raise ValueError("must be http://HOST:PORT or https://HOST:PORT")
+    _host_and_port(address)
+    return value
+
+
 def _none_if_empty(value: object) -> object:
     return None if value == "" else value
 
@@ -58,6 +66,10 @@ OptionalAddresses = Annotated[
     str | None, AfterValidator(_hosts_and_ports_if_any), BeforeValidator(_none_if_empty)
 ]
 """Addresses; an empty variable is like a missing one."""
+
+
+TracesEndpoint = Annotated[str, AfterValidator(_http_url), BeforeValidator(_none_if_empty)]
+"""http:// or https://, and an Address; an empty variable is like a missing one."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -240,6 +252,19 @@ class ServiceSettings(VariableSettings):
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Lowest level of log lines that are written to standard error."
+    )
+
+    traces_endpoint: TracesEndpoint | None = Field(
+        default=None,
+        description="Collector that traces are sent to by OTLP over gRPC, http://HOST:PORT or "
+        "https://HOST:PORT. Needs the extra `tracing`. Default: nothing is traced.",
+    )
+    traces_sample_ratio: float = Field(
+        default=0.01,
+        ge=0,
+        le=1,
+        description="Share of the traces begun in this process that are recorded, 0 to 1. A call "
+        "whose client has decided is recorded as the client says.",
     )
 
     @property

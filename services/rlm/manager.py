@@ -12,8 +12,10 @@ the index cache, and, with the poller, read cleanup policies.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from services.api.errors import NotServedError, RemoteResourceNotFoundError, RemoteStorageError
@@ -46,6 +48,7 @@ from services.api.remote_log_metadata_manager import (
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.replicas import AuxStateQuery, RemoteLogAuxState, ReplicaService
 from services.api.topic_config import UNLIMITED
+from services.common import tracing
 from services.common.fair_queue import FairQueue, QuotaLimit
 from services.common.retry import Backoff
 from services.rlm.consumers.catalog import ServedPartition
@@ -189,7 +192,7 @@ class BrokerRemoteLogManager:
             self.revision_scheduler,
             self.index_cache_scheduler,
         ) = self.schedulers = tuple(
-            Scheduler(name, threads, interval_s, limits.backoff, clock)
+            Scheduler(name, threads, interval_s, limits.backoff, clock, partial(_traced, name))
             for name, threads, interval_s in (
                 ("copier", limits.copier_threads, limits.interval_s),
                 ("expiration", limits.expiration_threads, limits.interval_s),
@@ -443,6 +446,11 @@ class BrokerRemoteLogManager:
 
     def _report(self) -> None:
         self._reporter.report_all(self.led_partitions())
+
+
+def _traced(scheduler: str, key: Hashable) -> AbstractContextManager[None]:
+    """Record a run of a task as a trace of its own, with the calls that it makes."""
+    return tracing.task(f"rlm {scheduler}", {"sediment.task": str(key)})
 
 
 def _served(partition: Partition) -> ServedPartition:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -114,6 +115,7 @@ class Scheduler:
 
     Args:
         clock: monotonic seconds.
+        around: entered around each run of a task, with the task's key.
     """
 
     def __init__(
@@ -123,8 +125,10 @@ class Scheduler:
         interval_s: float,
         backoff: Backoff,
         clock: Callable[[], float] = time.monotonic,
+        around: Callable[[Hashable], AbstractContextManager[None]] = lambda key: nullcontext(),
     ) -> None:
         self.name = name
+        self._around = around
         self._threads = threads
         self._interval_s = interval_s
         self._backoff = backoff
@@ -272,7 +276,8 @@ class Scheduler:
         while run is not None:
             result, error = None, None
             try:
-                result = run.entry.task()
+                with self._around(run.key):
+                    result = run.entry.task()
             except BaseException as e:  # noqa: BLE001 - a boundary: it is logged and run again
                 error = e
                 self._log_failure(run.key, e)

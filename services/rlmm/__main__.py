@@ -8,6 +8,7 @@ from services.rlmm.db import Transactions, create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rlmm.settings import RlmmSettings
+from services.rlmm.traced_statements import trace_statements
 from services.rlmm.verification_ages import VerificationAges
 from services.rpc.server.server import Service, serve
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
@@ -23,6 +24,8 @@ def main() -> None:
         )
     except InvalidRequestError as e:
         raise SystemExit(f"RLMM_DATABASE_URL: {e}") from e
+    if settings.traces_endpoint is not None:
+        trace_statements(engine)
     manager = SqlRemoteLogMetadataManager(
         engine, settings.limits(), settings.watch_limits(), settings.connection_shares()
     )

@@ -22,6 +22,7 @@ from services.rsm.active_copies import Waiter
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.backends.s3 import S3Probe, S3Storage, http_pool
+from services.rsm.backends.s3_answers import BoundedPools
 from services.rsm.backends.s3_credentials import (
     FileCredentials,
     FixedCredentials,
@@ -29,6 +30,7 @@ from services.rsm.backends.s3_credentials import (
     StoreCredentials,
 )
 from services.rsm.backends.s3_http import S3Target
+from services.rsm.backends.traced_pools import TracedPools
 from services.rsm.deadline import Limits
 from services.rsm.locations import Location, Locations
 from services.rsm.manager import ObjectRemoteStorageManager
@@ -188,6 +190,7 @@ def _http(settings: RsmSettings, waiter: Waiter) -> PoolManager:
         read_timeout_ms=settings.read_timeout_ms,
         retries=settings.retries,
         waiter=waiter,
+        pools=BoundedPools if settings.traces_endpoint is None else TracedPools,
     )
 
 

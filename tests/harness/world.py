@@ -228,17 +228,17 @@ def running_world(
     s3: S3Endpoint,
     bucket: str,
     log_dir: Path,
-    tls: Mapping[str, str] | None = None,
+    further: Mapping[str, str] | None = None,
     security: ClientSecurity = PLAINTEXT,
 ) -> Iterator[World]:
     """Start RSM and RLMM in parallel and stop them at the end.
 
-    `tls` are settings of both with which they serve TLS; with `security` the tests connect.
+    `further` are settings of both; with `security` the tests connect.
     """
     small_parts = {"RSM_PART_SIZE_BYTES": str(SMALLEST_PART_BYTES)}
-    settings = {**rsm_settings(s3, bucket, ""), **small_parts, **settings_of("rsm", tls or {})}
+    settings = {**rsm_settings(s3, bucket, ""), **small_parts, **settings_of("rsm", further or {})}
     rsm = ServiceProcess("rsm", settings, directory / "rsm")
-    settings_of_rlmm = {**rlmm_settings(database_url), **settings_of("rlmm", tls or {})}
+    settings_of_rlmm = {**rlmm_settings(database_url), **settings_of("rlmm", further or {})}
     rlmm = ServiceProcess("rlmm", settings_of_rlmm, directory / "rlmm")
     try:
         with ThreadPoolExecutor() as pool:

@@ -253,8 +253,9 @@ class ChunkCache:
         self._count(chunk.counted_bytes)
         self._fills += 1
         self._fills_ahead += is_ahead
-        # The request outlives its caller, but bears the caller's request id.
-        call = replace(IN_PROCESS, request_id=current_call().request_id)
+        # The request outlives its caller, but bears the caller's request id, in its trace.
+        caller = current_call()
+        call = replace(IN_PROCESS, request_id=caller.request_id, trace=caller.trace)
 
         def fill() -> None:
             with serving(call):

@@ -13,6 +13,7 @@ import grpc
 from services.api.calls import IN_PROCESS, current_call
 from services.api.errors import RetriableRemoteStorageError
 from services.common.retry import timely_rounds
+from services.common.tracing import call_headers
 from services.rpc.client.channel import CHUNK_BYTES
 from services.rpc.statuses import Peer, is_lost, map_rpc_errors
 
@@ -418,6 +419,8 @@ def _raise_if(cancel_reason: str, peer: Peer | str) -> None:
 
 
 def _call_metadata() -> Metadata:
-    """Pass on the id of the served call, so that logs can be joined by it."""
-    call = current_call()
-    return [(REQUEST_ID_KEY, uuid4().hex if call is IN_PROCESS else call.request_id)]
+    """Pass on the id of the served call, so that logs can be joined by it, and its trace."""
+    request_id = current_call().request_id
+    if request_id == IN_PROCESS.request_id:
+        request_id = uuid4().hex
+    return [(REQUEST_ID_KEY, request_id), *call_headers()]

@@ -21,6 +21,7 @@ from services.api.errors import (
     RemoteStorageError,
     UnauthenticatedError,
 )
+from services.common.tracing import begin_call
 from services.rpc.client.calls import REQUEST_ID_KEY
 from services.rpc.server.access import Access
 from services.rpc.server.admission import AdmissionQueue, ServedCall
@@ -252,13 +253,16 @@ def one_call(
             caller = access.caller_of(method, context)
         except UnauthenticatedError as e:
             caller, refusal = Caller(UNAUTHENTICATED), e
+    headers = _text_headers(context)
+    span = begin_call(method.removeprefix("/"), headers)
     call = Call(
         caller.identity,
-        _request_id(context),
+        _request_id(headers),
         served.is_active,
         served.left_s,
         served.require_topic,
         served.charge_bytes,
+        trace=None if span is None else span.trace,
     )
     with serving(call):
         code, why = grpc.StatusCode.OK, ""
@@ -295,6 +299,9 @@ def one_call(
             if served.cancel_reason:
                 code, why = served.code, served.cancel_reason
             _record(method, code, call, served, peer, why)
+            if span is not None:
+                is_failed = code is not grpc.StatusCode.OK
+                span.end(_described(method, code, call), why or code.name if is_failed else "")
 
 
 def the_request(served: ServedCall, requests: Iterator[bytes], parse: Parse) -> Any:
@@ -367,10 +374,26 @@ def _rpc_seconds(method: str, code: grpc.StatusCode) -> Histogram:
     return RPC_SECONDS.labels(method, code.name)
 
 
-def _request_id(context: grpc.ServicerContext) -> str:
+def _described(method: str, code: grpc.StatusCode, call: Call) -> dict[str, str | int]:
+    """Return what a call's span says, in OpenTelemetry's names where it has them."""
+    service, _, name = method.removeprefix("/").partition("/")
+    return {
+        "rpc.system": "grpc",
+        "rpc.service": service,
+        "rpc.method": name,
+        "rpc.grpc.status_code": code.value[0],
+        "sediment.request_id": call.request_id,
+        "sediment.actor": call.actor,
+    }
+
+
+def _text_headers(context: grpc.ServicerContext) -> list[tuple[str, str]]:
+    return [(key, text) for key, text in context.invocation_metadata() if isinstance(text, str)]
+
+
+def _request_id(headers: Iterable[tuple[str, str]]) -> str:
     """Return the client's id for this call if it is short and printable, else a new id."""
-    for key, value in context.invocation_metadata():
-        text = value if isinstance(value, str) else ""
+    for key, text in headers:
         if key == REQUEST_ID_KEY and text.isprintable() and 0 < len(text) <= MAX_REQUEST_ID_LENGTH:
             return text
     return uuid4().hex

@@ -18,6 +18,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.common import tracing
 from services.common.release import release
 from services.common.settings import ServiceSettings
 from services.rpc.client.channel import CHANNEL_OPTIONS
@@ -119,6 +120,7 @@ def serve(service: Service, settings: ServiceSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     with ExitStack() as cleanup:
+        _start_tracing(service.name, settings, cleanup)
         cleanup.callback(service.close)
         transport = open_transport(settings)
         # Started before the service, so that both end after it.
@@ -138,6 +140,27 @@ def serve(service: Service, settings: ServiceSettings) -> None:
         gc.freeze()
         watch_readiness(check, readiness, stopping)
         _log.info("stopping", extra={"service": service.name})
+
+
+def _start_tracing(name: str, settings: ServiceSettings, cleanup: ExitStack) -> None:
+    """Trace calls until `cleanup` unwinds, if the settings name a collector.
+
+    Raises:
+        SystemExit: the extra `tracing` is not installed.
+    """
+    if settings.traces_endpoint is None:
+        return
+    try:
+        # Only here: an extra, which takes 0.16 s of CPU and 4 MiB of a process.
+        from services.common.open_telemetry import connect  # noqa: PLC0415
+    except ImportError as e:
+        raise SystemExit(
+            f"{name.upper()}_TRACES_ENDPOINT needs the extra `tracing` ({e}): "
+            "pip install 'sediment[tracing]', or remove the setting"
+        ) from e
+    tracer, end = connect(name, release(), settings.traces_endpoint, settings.traces_sample_ratio)
+    tracing.use(tracer)
+    cleanup.callback(end)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ def http_pool(
     read_timeout_ms: int,
     retries: int,
     waiter: Waiter,
+    pools: type[BoundedPools] = BoundedPools,
 ) -> PoolManager:
     """Create the process's only pool of connections, which alone retries its requests.
 
@@ -62,7 +63,7 @@ def http_pool(
     worked, or deletes: ObjectDeletes retries deletes. `waiter` ends all retries when the service
     stops.
     """
-    return BoundedPools(
+    return pools(
         maxsize=connections,
         timeout=RequestTimeout(connect_timeout_ms / 1000, read_timeout_ms / 1000, waiter),
         retries=Repeats(

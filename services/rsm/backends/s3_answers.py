@@ -19,7 +19,7 @@ class BoundedPools(PoolManager):
 
     def __init__(self, **named: object) -> None:
         super().__init__(**named)  # type: ignore[arg-type]  # those of its pools
-        self.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
+        self.pool_classes_by_scheme = {"http": BoundedPool, "https": BoundedTlsPool}
 
 
 class _BoundedResponse(HTTPResponse):
@@ -67,9 +67,13 @@ class _TlsConnection(HTTPSConnection):
     response_class = _BoundedResponse
 
 
-class _Pool(HTTPConnectionPool):
+class BoundedPool(HTTPConnectionPool):
+    """Connections of a BoundedPools to one host."""
+
     ConnectionCls = _Connection
 
 
-class _TlsPool(HTTPSConnectionPool):
+class BoundedTlsPool(HTTPSConnectionPool):
+    """Connections of a BoundedPools to one host, with TLS."""
+
     ConnectionCls = _TlsConnection

@@ -1,0 +1,36 @@
+"""Record each request to the store in the trace of the call that makes it."""
+
+from typing import Any
+
+from urllib3 import BaseHTTPResponse
+
+from services.common.tracing import request
+from services.rsm.backends.s3_answers import BoundedPool, BoundedPools, BoundedTlsPool
+
+
+class TracedPools(BoundedPools):
+    """BoundedPools whose requests are spans, one for each attempt.
+
+    A span ends with the headers of the answer. It has no query: that may hold a signature.
+    """
+
+    def __init__(self, **named: object) -> None:
+        super().__init__(**named)
+        self.pool_classes_by_scheme = {"http": _TracedPool, "https": _TracedTlsPool}
+
+
+def _attributes(host: str, method: str, url: str) -> dict[str, str | int]:
+    path = url.partition("?")[0]
+    return {"http.request.method": method, "server.address": host, "url.path": path}
+
+
+class _TracedPool(BoundedPool):
+    def urlopen(self, method: str, url: str, *arguments: Any, **options: Any) -> BaseHTTPResponse:
+        with request(f"S3 {method}", _attributes(self.host, method, url)):
+            return super().urlopen(method, url, *arguments, **options)
+
+
+class _TracedTlsPool(BoundedTlsPool):
+    def urlopen(self, method: str, url: str, *arguments: Any, **options: Any) -> BaseHTTPResponse:
+        with request(f"S3 {method}", _attributes(self.host, method, url)):
+            return super().urlopen(method, url, *arguments, **options)
