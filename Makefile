@@ -143,7 +143,7 @@ sbom-plugin: build/.plugin
 	cp $(PLUGIN_BILL) build/sbom/sediment-kafka-plugin.json
 
 .PHONY: licences
-licences: $(VENV)/.dev $(VENV)/.spark build/.plugin ## Write docs/licences.md, the licence of each dependency (Java 17, Maven)
+licences: $(VENV)/.dev $(VENV)/.spark $(VENV)/.browser build/.plugin ## Write docs/licences.md, the licence of each dependency (Java 17, Maven)
 	$(BIN)/python -m tests.licences $(PLUGIN_BILL) > docs/licences.md.new && mv docs/licences.md.new docs/licences.md
 
 .PHONY: minio
