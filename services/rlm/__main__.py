@@ -1,6 +1,7 @@
 """Run the RLM process (`python -m services.rlm`)."""
 
 from contextlib import ExitStack
+from functools import partial
 
 import grpc
 from prometheus_client import REGISTRY
@@ -45,14 +46,13 @@ from services.rlm.kafka_log.partition_dir import LogDirError
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.retention.local_files import LogDirLocks
 from services.rlm.roles.partition_roles import PartitionSource
-from services.rlm.servicer import RemoteLogManagerServicer
+from services.rlm.servicer import add_to_server
 from services.rlm.settings import RlmSettings
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rpc.server.server import Service, serve
 from services.rpc.server.sockets import SocketAccess
-from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
 
 def main() -> None:
@@ -87,10 +87,6 @@ def main() -> None:
         if listener is not None:
             listener.start()
 
-        def add_to(server: grpc.Server) -> None:
-            servicer = RemoteLogManagerServicer(manager)
-            pb_grpc.add_RemoteLogManagerServicer_to_server(servicer, server)
-
         def end_waits() -> None:
             manager.end_waits()
             if listener is not None:  # Without waits its consumers would fetch without a pause.
@@ -102,7 +98,9 @@ def main() -> None:
             manager.stop(settings.drain_timeout_ms / 1000)
 
         name = "tieredstorage.v1.RemoteLogManager"
-        service = Service("rlm", name, add_to, _always_ready, stop, end_watches=end_waits)
+        service = Service(
+            "rlm", name, partial(add_to_server, manager), _always_ready, stop, end_watches=end_waits
+        )
         serve(service, settings)
 
 

@@ -23,6 +23,8 @@ from services.rpc.converters.offset_queries import (
 )
 from services.rpc.converters.replicas import aux_state_query_from_proto, aux_state_to_proto
 from services.rpc.statuses import status_of_outcome
+from services.rpc.wire import replacing_handlers
+from services.rpc.wire_parts import part_to_wire, parts_handler
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
@@ -38,6 +40,13 @@ class RemoteLogManagerServicer(pb_grpc.RemoteLogManagerServicer):
     ) -> Iterator[pb.FetchResponse]:
         for part in self._manager.fetch(fetch_request_from_proto(request)):
             yield fetch_part_to_proto(part)
+
+    def fetch_parts(
+        self, request: pb.FetchRequest, context: grpc.ServicerContext
+    ) -> Iterator[bytes]:
+        """Stream the parts of a fetch as they are on the wire."""
+        for part in self._manager.fetch(fetch_request_from_proto(request)):
+            yield part_to_wire(part)
 
     def ListOffsets(
         self, request: pb.ListOffsetsRequest, context: grpc.ServicerContext
@@ -87,3 +96,10 @@ class RemoteLogManagerServicer(pb_grpc.RemoteLogManagerServicer):
     ) -> pb.StopPartitionsResponse:
         outcomes = self._manager.stop_partitions(stops_from_proto(request))
         return pb.StopPartitionsResponse(outcomes=map(status_of_outcome, outcomes))
+
+
+def add_to_server(manager: ReplicaService, server: grpc.Server) -> None:
+    """Serve `manager`; the records of a fetch do not go through protobuf."""
+    servicer = RemoteLogManagerServicer(manager)
+    generated = replacing_handlers(server, {"Fetch": parts_handler(servicer.fetch_parts)})
+    pb_grpc.add_RemoteLogManagerServicer_to_server(servicer, generated)

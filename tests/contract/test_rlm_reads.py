@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -36,7 +37,7 @@ from services.api.remote_log_manager import (
 from services.api.replicas import AuxStateQuery, RemoteLogAuxState, ReplicaService
 from services.api.segments import segment_leader_epochs
 from services.records.index_files import AbortedTxn
-from services.rlm.servicer import RemoteLogManagerServicer
+from services.rlm.servicer import add_to_server
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.grpc_server import served
 from tests.harness.ship_stack import EVERYTHING, Stack, running_stack
@@ -187,10 +188,7 @@ class TestOverGrpc(RlmReadsContract):
 
 @contextmanager
 def served_rlm(rlm: ReplicaService) -> Iterator[tuple[grpc.Channel, str]]:
-    def add_to(server: grpc.Server) -> None:
-        pb_grpc.add_RemoteLogManagerServicer_to_server(RemoteLogManagerServicer(rlm), server)
-
-    with served(add_to, "tieredstorage.v1.RemoteLogManager") as connected:
+    with served(partial(add_to_server, rlm), "tieredstorage.v1.RemoteLogManager") as connected:
         yield connected
 
 

@@ -28,7 +28,6 @@ from services.rpc.converters.log import (
     copy_lag_from_proto,
     delta_to_proto,
     describe_page_from_proto,
-    fetch_part_from_proto,
     fetch_request_to_proto,
     stops_to_proto,
 )
@@ -42,6 +41,7 @@ from services.rpc.converters.offset_queries import (
 )
 from services.rpc.converters.replicas import aux_state_from_proto, aux_state_query_to_proto
 from services.rpc.statuses import outcome_of
+from services.rpc.wire_parts import fetching_parts_method
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
@@ -61,12 +61,13 @@ class RemoteLogManagerClient:
 
     def __init__(self, channel: grpc.Channel, peer: str) -> None:
         self._stub = pb_grpc.RemoteLogManagerStub(channel)
+        self._fetch = fetching_parts_method(channel)
         self._peer = peer_of("rlm", channel, peer)
 
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
         message = fetch_request_to_proto(request)
-        for response in call_stream(self._stub.Fetch, message, self._peer, FETCH_TIMEOUT_S):
-            yield fetch_part_from_proto(response)
+        for received in call_stream(self._fetch, message, self._peer, FETCH_TIMEOUT_S):
+            yield received.part()
 
     def list_offsets(self, queries: OffsetQueries) -> list[FoundOffset]:
         request = offset_queries_to_proto(queries)

@@ -88,7 +88,7 @@ def _fetch_partition_from_proto(message: pb.FetchPartition) -> FetchPartition:
     )
 
 
-def fetch_part_to_proto(part: FetchPart) -> pb.FetchResponse:
+def fetch_part_to_proto(part: FetchPart, *, with_records: bool = True) -> pb.FetchResponse:
     message = pb.FetchResponse(
         topic_id_partition=topic_id_partition_to_proto(part.topic_id_partition),
         error=fetch_error.to_proto(part.error),
@@ -96,7 +96,7 @@ def fetch_part_to_proto(part: FetchPart) -> pb.FetchResponse:
         high_watermark=part.high_watermark,
         last_stable_offset=part.last_stable_offset,
         log_start_offset=part.log_start_offset,
-        record_batches=part.record_batches,
+        record_batches=part.record_batches if with_records else b"",
         aborted_transactions=[
             pb.AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
             for each in part.aborted_transactions
@@ -116,7 +116,8 @@ def epoch_end_to_proto(end: EpochEnd | None) -> pb.EpochEnd | None:
     return pb.EpochEnd(leader_epoch=end.leader_epoch, end_offset=end.end_offset)
 
 
-def fetch_part_from_proto(message: pb.FetchResponse) -> FetchPart:
+def fetch_part_from_proto(message: pb.FetchResponse, record_batches: bytes) -> FetchPart:
+    """Convert a part whose records may have been read without protobuf."""
     has_source = message.source != pb.RECORD_SOURCE_UNSPECIFIED
     diverges, end = message.HasField("diverging_epoch"), message.diverging_epoch
     return FetchPart(
@@ -126,7 +127,7 @@ def fetch_part_from_proto(message: pb.FetchResponse) -> FetchPart:
         high_watermark=message.high_watermark,
         last_stable_offset=message.last_stable_offset,
         log_start_offset=message.log_start_offset,
-        record_batches=message.record_batches,
+        record_batches=record_batches,
         source=record_source.from_proto(message.source, "source") if has_source else None,
         aborted_transactions=tuple(
             AbortedTransaction(each.first_offset, each.producer_id)
