@@ -3,16 +3,16 @@
 import logging
 import threading
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from services.api.calls import IN_PROCESS, current_call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
 from services.api.ids import RemoteLogSegmentId
-from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.metrics import (
     CHUNK_EVICTIONS,
@@ -35,6 +35,14 @@ ABANDONED_AFTER_S = 10.0
 
 FILLS_AHEAD = 8
 """The most concurrent requests for bytes that no reader needs yet."""
+
+
+class LogSource(Protocol):
+    """Reads logs: RSM, or what reads from the store itself by RSM's leave."""
+
+    def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start: int, end: int, /
+    ) -> Iterator[bytes]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,7 @@ class Chunk:
         self.start = start
         self.end = end
         self.counted_bytes = end - start
-        self._pieces: list[bytes] = []
+        self._pieces: list[memoryview] = []
         self._piece_ends: list[int] = []
         self._error: Exception | None = None
         self._arrived = threading.Condition()
@@ -76,33 +84,45 @@ class Chunk:
         self.is_reread = False
         self.is_ahead = False
 
-    def piece_at(self, position: int, wait_s: float) -> memoryview | None:
-        """Wait for the byte at `position`; return it and those that arrived together with it.
+    def view(self, position: int, end: int, wait_s: float) -> memoryview | None:
+        """Wait for the bytes from `position` to `end`, which is in the chunk.
+
+        Bytes that arrived together are not copied; only those of several messages are joined.
+
+        Args:
+            wait_s: how long to wait for the next of them, from now and from each that arrives.
 
         Returns:
-            None if the byte has not arrived in time; no bytes if the segment ends before it.
+            The bytes, and perhaps more behind them; fewer if only the first of them arrived in
+            time, or at all. None if none has arrived in time; no bytes if the segment ends here.
 
         Raises:
-            RemoteStorageError: if the byte will not arrive.
+            RemoteStorageError: if the first of them will not arrive.
         """
         with self._arrived:
-            self._arrived.wait_for(lambda: self._is_decided(position), wait_s)
+            self._wait_for(end, wait_s)
             at = bisect_right(self._piece_ends, position)
             if at == len(self._pieces):
                 if self._error is not None:
                     raise self._error
                 return None if position < self.end else memoryview(b"")
-            piece, piece_end = self._pieces[at], self._piece_ends[at]
-        return memoryview(piece)[len(piece) - (piece_end - position) :]
+            behind = bisect_left(self._piece_ends, end) + 1
+            pieces, first_end = self._pieces[at:behind], self._piece_ends[at]
+        pieces[0] = pieces[0][position - first_end :]
+        if len(pieces) == 1:
+            return pieces[0]
+        before_last = sum(map(len, pieces[:-1]))
+        pieces[-1] = pieces[-1][: end - position - before_last]
+        return memoryview(b"".join(pieces))
 
-    def add(self, piece: bytes) -> None:
+    def add(self, piece: bytes | memoryview) -> None:
         """Append the next bytes, without those beyond the chunk's end."""
         with self._arrived:
             at = self._piece_ends[-1] if self._piece_ends else self.start
-            piece = piece[: self.end - at]
-            if piece:
-                self._pieces.append(piece)
-                self._piece_ends.append(at + len(piece))
+            view = memoryview(piece)[: self.end - at]
+            if view:
+                self._pieces.append(view)
+                self._piece_ends.append(at + len(view))
                 self._arrived.notify_all()
 
     def finish(self, error: Exception | None) -> bool:
@@ -119,9 +139,15 @@ class Chunk:
             self._arrived.notify_all()
             return is_whole
 
-    def _is_decided(self, position: int) -> bool:
-        has_arrived = bool(self._piece_ends) and position < self._piece_ends[-1]
-        return has_arrived or self._error is not None or position >= self.end
+    def _wait_for(self, end: int, wait_s: float) -> None:
+        """Wait until the bytes before `end` are here or will not be; `wait_s` for each message."""
+        while not self._is_decided(end):
+            if not self._arrived.wait(wait_s):
+                return
+
+    def _is_decided(self, end: int) -> bool:
+        has_arrived = bool(self._piece_ends) and end <= self._piece_ends[-1]
+        return has_arrived or self._error is not None or end > self.end
 
 
 class ChunkCache:
@@ -134,12 +160,12 @@ class ChunkCache:
 
     def __init__(
         self,
-        rsm: RemoteStorageManager,
+        logs: LogSource,
         limits: ChunkLimits,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = limits
-        self._rsm = rsm
+        self._logs = logs
         self._clock = clock
         self._lock = threading.Lock()
         self._of_segment: dict[RemoteLogSegmentId, list[Chunk]] = {}
@@ -274,7 +300,7 @@ class ChunkCache:
         last = chunk.end - 1
         error: RemoteStorageError | None = None
         try:
-            for piece in self._rsm.fetch_log_segment(segment, chunk.start, last):
+            for piece in self._logs.fetch_log_segment(segment, chunk.start, last):
                 chunk.add(piece)
                 if chunk not in self._chunks:
                     error = RetriableRemoteStorageError(f"{chunk.segment}: the read was stopped")

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from weakref import WeakSet
@@ -18,6 +18,7 @@ MIN_SEQUENTIAL_BYTES = 8 * MIB
 MAX_REQUEST_BYTES = 16 * MIB
 """The sizes of requests to the store: the least, the least for a sequential reader, the most."""
 
+SKIPPED_AHEAD_BYTES = 64 * 1024
 RETRY_PAUSE_S = 0.1
 _REMEMBERED_READS = 1024
 
@@ -77,15 +78,14 @@ class SequentialReads:
                 self._ended.popitem(last=False)
 
 
-class SegmentStream:
-    """Stream the bytes of a remote segment from the chunk cache. Single use.
+class SegmentWindow:
+    """Read a remote segment forward through the chunk cache. Single use; close it.
 
     The first read of a reader requests from the store what it wants. If the next one continues
     where it ended, requests become longer, and are sent ahead of the reader.
 
     Args:
-        position: of the first byte.
-        wanted_end: the position up to which the reader surely reads, here or in the next segment.
+        wanted_bytes: how much the reader surely reads, here or in the next segment.
         wait_s: how long to wait for the next bytes, and to retry failed requests for them.
     """
 
@@ -93,71 +93,112 @@ class SegmentStream:
         self,
         cache: ChunkCache,
         segment: RemoteLogSegmentMetadata,
-        position: int,
-        wanted_end: int,
+        wanted_bytes: int,
         read: SequentialRead,
         wait_s: float,
         next_segment: NextSegment,
     ) -> None:
         self._cache = cache
         self._segment = segment
-        self._start = self._position = position
         self._end = segment.segment_size_in_bytes
-        self._wanted_end = wanted_end
+        self._wanted_bytes = wanted_bytes
         self._read = read
         self._wait_s = wait_s
-        self._until_s = time.monotonic() + wait_s
         self._next_segment = next_segment
         self._longest = max(min(MAX_REQUEST_BYTES, cache.limits.total_bytes // 4), MIB)
+        self._begin = self._wanted_end = 0
+        self._chunk: Chunk | None = None
+        self._has_requested_next = False
+        self._data = memoryview(b"")
+        self._data_start = 0
+        self._read_end = 0
 
-    def __iter__(self) -> Iterator[memoryview]:
-        """Yield the bytes to the segment's end.
+    def read(self, position: int, length: int) -> memoryview:
+        """Read `length` bytes at `position`, fewer only at the segment's end.
 
         Raises:
             ReadTimeoutError: if the next bytes do not arrive in time.
             RemoteStorageError: as RemoteStorageManager.fetch_log_segment.
             ThrottledError: too many requests to the store are active.
         """
-        while self._position < self._end:
+        at = position - self._data_start
+        if not 0 <= at <= at + length <= len(self._data):
+            self._data, self._data_start = self._from_cache(position, length), position
+            at = 0
+        found = self._data[at : at + length]
+        self._read_end = position + len(found)
+        if not self._has_requested_next:
+            self._request_next(self._read_end)
+        return found
+
+    def close(self) -> None:
+        """Let the cache have the chunks that the reader does not need any more."""
+        self._leave(None)
+        if self._read_end >= self._end:
+            # The next read begins in another segment, or never.
+            self._leave_others(None)
+
+    def _from_cache(self, position: int, length: int) -> memoryview:
+        """Return the bytes at `position`: `length`, or more that need no copy."""
+        pieces: list[memoryview] = []
+        end = min(position + length, self._end)
+        while position < end:
+            piece = self._patiently(position, end)
+            if not piece:  # The object is shorter than the metadata says.
+                self._end = position
+                break
+            pieces.append(piece)
+            position += len(piece)
+        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+
+    def _patiently(self, position: int, end: int) -> memoryview:
+        """Return the next bytes, of one chunk; send a failed request for them again for a while."""
+        until_s = time.monotonic() + self._wait_s
+        while True:
             try:
-                yield from self._to_end_of_chunk()
+                chunk = self._chunk_at(position)
+                piece = chunk.view(position, min(end, chunk.end), self._wait_s)
             except (RetriableRemoteStorageError, ThrottledError):
-                if time.monotonic() + RETRY_PAUSE_S >= self._until_s:
+                self._leave(None)
+                if time.monotonic() + RETRY_PAUSE_S >= until_s:
                     raise
                 time.sleep(RETRY_PAUSE_S)
-        # The next read begins in another segment, or never.
-        self._leave_others(None)
+                continue
+            if piece is None:
+                raise _late(chunk, position, self._wait_s)
+            return piece
 
-    def _to_end_of_chunk(self) -> Iterator[memoryview]:
-        # A batch may be longer than what is wanted.
-        wanted = max(self._wanted_end - self._position, self._position - self._start)
-        chunk = self._cache.acquire(
-            self._segment, self._position, self._length(wanted), self._read.used
-        )
+    def _chunk_at(self, position: int) -> Chunk:
+        chunk = self._chunk
+        if chunk is not None and chunk.start <= position < chunk.end:
+            return chunk
+        if chunk is None or position != chunk.end:
+            self._begin, self._wanted_end = position, position + self._wanted_bytes
+        # The reader skips what is before its offset, and a batch may be longer than what is wanted.
+        skipped_end = self._wanted_end + SKIPPED_AHEAD_BYTES
+        wanted = max(skipped_end - position, position - self._begin)
+        length = self._length(position, wanted)
+        chunk = self._cache.acquire(self._segment, position, length, self._read.used)
+        self._leave(chunk)
         self._leave_others(chunk)
-        has_requested_next = False
-        try:
-            while self._position < chunk.end:
-                if not has_requested_next and _nears_end(chunk, self._position):
-                    self._request_next(chunk)
-                    has_requested_next = True
-                left_s = max(self._until_s - time.monotonic(), 0.0)
-                piece = chunk.piece_at(self._position, left_s)
-                if piece is None:
-                    raise _late(chunk, self._position, self._wait_s)
-                if not piece:  # The object is shorter than the metadata says.
-                    self._end = self._position
-                    return
-                self._position += len(piece)
-                yield piece
-                self._until_s = time.monotonic() + self._wait_s
-        finally:
-            self._cache.release(chunk)
+        self._request_next(position)
+        return chunk
 
-    def _length(self, wanted: int) -> int:
-        if self._read.is_sequential:
-            wanted = max(wanted, MIN_SEQUENTIAL_BYTES, 2 * self._read.run_bytes)
-        return min(max(wanted, MIN_REQUEST_BYTES), self._longest)
+    def _leave(self, chunk: Chunk | None) -> None:
+        """Release the reader's chunk, and go on in another one."""
+        left, self._chunk, self._has_requested_next = self._chunk, chunk, False
+        if left is not None:
+            self._cache.release(left)
+
+    def _length(self, position: int, wanted: int) -> int:
+        """Return the length of a request at `position`.
+
+        Those of a sequential reader end after a whole MiB: RSM and direct reads verify whole ones.
+        """
+        if not self._read.is_sequential:
+            return min(max(wanted, MIN_REQUEST_BYTES), self._longest)
+        length = min(max(wanted, MIN_SEQUENTIAL_BYTES, 2 * self._read.run_bytes), self._longest)
+        return length - (position + length) % MIB if length > MIB else length
 
     def _leave_others(self, chunk: Chunk | None) -> None:
         for other in self._read.used:
@@ -165,20 +206,24 @@ class SegmentStream:
                 self._cache.passed(other)
         self._read.used = WeakSet() if chunk is None else WeakSet([chunk])
 
-    def _request_next(self, chunk: Chunk) -> None:
+    def _request_next(self, position: int) -> None:
+        """Request what follows the reader's chunk when the reader nears the chunk's end."""
+        chunk = self._chunk
+        if chunk is None or not _nears_end(chunk, position):
+            return
+        self._has_requested_next = True
         wanted = self._wanted_end - chunk.end
         if wanted <= 0 and not self._read.is_sequential:
             return
-        length = self._length(wanted)
         name = self._segment.remote_log_segment_id
         if chunk.end < self._segment.segment_size_in_bytes:
-            self._cache.fetch_ahead(self._segment, chunk.end, length)
+            self._cache.fetch_ahead(self._segment, chunk.end, self._length(chunk.end, wanted))
         elif self._read.looked_behind != name:
             self._read.looked_behind = name
             with suppress(RemoteStorageError):
                 following = self._next_segment()
                 if following is not None and following.segment_size_in_bytes > 0:
-                    self._cache.fetch_ahead(following, 0, length)
+                    self._cache.fetch_ahead(following, 0, self._length(0, wanted))
 
 
 def _nears_end(chunk: Chunk, position: int) -> bool:

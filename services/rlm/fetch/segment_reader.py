@@ -21,7 +21,6 @@ from services.records.batches import (
     Batch,
     BatchError,
     FileWindow,
-    StreamWindow,
     Window,
     verified,
     walk_batches,
@@ -35,7 +34,7 @@ from services.records.index_files import (
 )
 from services.rlm.fetch.chunk_cache import ChunkCache
 from services.rlm.fetch.index_cache import RemoteIndexCache
-from services.rlm.fetch.read_ahead import NextSegment, SegmentStream, SequentialReads
+from services.rlm.fetch.read_ahead import NextSegment, SegmentWindow, SequentialReads
 from services.rlm.fetch.segment_lookups import SegmentLookUps
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LocalSegment, reading_segment
@@ -131,7 +130,6 @@ def entry_in_file(path: Path, base_offset: int, offset: int) -> IndexEntry | Non
 
 
 _LOCAL_READ_AHEAD_BYTES = 256 * 1024
-_SKIPPED_AHEAD_BYTES = 64 * 1024
 
 
 def local_batches(
@@ -236,14 +234,9 @@ class RemoteSegmentReader:
         read, read_bytes, next_offset = self._reads.begin(partition, offset), 0, offset
         wait_s = self._wait_s if waits else 0.0
 
-        def open_range(start: int, _: int) -> Iterator[memoryview]:
-            wanted_end = start + wanted_bytes - read_bytes + _SKIPPED_AHEAD_BYTES
-            return iter(
-                SegmentStream(self._chunks, segment, start, wanted_end, read, wait_s, next_segment)
-            )
-
+        window = SegmentWindow(self._chunks, segment, wanted_bytes, read, wait_s, next_segment)
         try:
-            with closing(StreamWindow(open_range, size, size)) as window:
+            with closing(window):
                 source = SegmentBytes(window, segment.start_offset, size, end_offset)
                 for batch in batches_from(source, offset, entry, takes):
                     yield batch

@@ -1,6 +1,7 @@
 """Test the chunks of remote segments in memory, over RSM on files."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Event
@@ -13,7 +14,12 @@ from services.api.errors import RemoteStorageError, RetriableRemoteStorageError,
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.fetch.chunk_cache import ABANDONED_AFTER_S, MIB, ChunkCache, ChunkLimits
-from services.rlm.fetch.read_ahead import ReadTimeoutError, SegmentStream, SequentialRead
+from services.rlm.fetch.read_ahead import (
+    SKIPPED_AHEAD_BYTES,
+    ReadTimeoutError,
+    SegmentWindow,
+    SequentialRead,
+)
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.locations import Location
 from services.rsm.manager import ObjectRemoteStorageManager
@@ -24,6 +30,7 @@ from tests.harness.tier import a_topic, segment
 
 SIZE = 24 * MIB
 LOG = bytes(range(256)) * (SIZE // 256)
+BATCH_BYTES = 64 * 1024
 WAIT_S = 30.0
 (TP,) = a_topic()
 
@@ -97,13 +104,12 @@ def read(
     following: RemoteLogSegmentMetadata | None = None,
 ) -> int:
     """Read as one fetch does; return the position after its last byte."""
-    found = SegmentStream(cache, copied, start, start + size, reader, WAIT_S, lambda: following)
+    window = SegmentWindow(cache, copied, size, reader, WAIT_S, lambda: following)
     position = start
-    for piece in found:
-        assert piece == LOG[position : position + len(piece)]
-        position += len(piece)
-        if position >= start + size:
-            break
+    with closing(window):
+        while position < start + size and (piece := window.read(position, BATCH_BYTES)):
+            assert piece == LOG[position : position + len(piece)]
+            position += len(piece)
     reader.run_bytes += position - start
     return position
 
@@ -119,7 +125,7 @@ def fill(
     """Use a chunk of `expected` bytes once it is whole; `wanted` are requested."""
     chunk = cache.acquire(copied, start, wanted)
     assert chunk.counted_bytes == expected
-    chunk.piece_at(start + expected - 1, WAIT_S)
+    assert chunk.view(start, start + expected, WAIT_S) is not None
     eventually(lambda: not chunk.is_filling)
     cache.release(chunk)
     if passed:
@@ -153,7 +159,7 @@ def test_a_reader_that_does_not_continue_gets_what_it_asked_for(
     for start in (5 * MIB, MIB, 20 * MIB, 9 * MIB):
         read(cache, copies[0], start, MIB, SequentialRead())
     assert [(start, end - start) for _, start, end in rsm.reads] == [
-        (start, MIB) for start in (5 * MIB, MIB, 20 * MIB, 9 * MIB)
+        (start, MIB + SKIPPED_AHEAD_BYTES) for start in (5 * MIB, MIB, 20 * MIB, 9 * MIB)
     ]
 
 
@@ -163,7 +169,7 @@ def test_readers_of_the_same_bytes_share_a_request(
     cache = cache_of(rsm)
     chunks = [cache.acquire(copies[0], 3, MIB) for _ in range(3)]
     assert len(set(chunks)) == len(rsm.reads) == 1
-    assert chunks[0].piece_at(3, WAIT_S) is not None
+    assert chunks[0].view(3, 4, WAIT_S) is not None
 
 
 def test_a_read_that_is_left_goes_on_for_the_next_reader(
@@ -172,9 +178,9 @@ def test_a_read_that_is_left_goes_on_for_the_next_reader(
     may_read = Event()
     rsm.before_read = lambda: require(may_read.wait(WAIT_S))
     cache = cache_of(rsm)
-    stream = SegmentStream(cache, copies[0], 0, MIB, SequentialRead(), 0.01, lambda: None)
+    window = SegmentWindow(cache, copies[0], MIB, SequentialRead(), 0.01, lambda: None)
     with pytest.raises(ReadTimeoutError, match=r"position 0 within 0\.01 s"):
-        next(iter(stream))
+        window.read(0, 1)
     may_read.set()
     assert read(cache, copies[0], 0, MIB, SequentialRead()) == MIB
     assert len(rsm.reads) == 1
