@@ -4,7 +4,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -126,6 +126,21 @@ class Tier:
         """
         return max(self.removed_before_offset, self.log_start_offset)
 
+    def epoch_of(self, offset: int) -> int | None:
+        """Return the leader epoch of `offset` in the newest segment's lineage, if segments show it.
+
+        They do for offsets of the newest segment, and for those of other segments in the newest
+        one's first epoch: an epoch has one leader, so its records are in one lineage. None: only
+        the LEADER_EPOCH index of the newest segment has the answer.
+        """
+        if self.newest is None or offset > self.newest.end_offset:
+            return None
+        first = self.newest.segment_leader_epochs[0]
+        if offset >= max(first.start_offset, self.newest.start_offset):
+            return Lineage(tuple(self.newest.segment_leader_epochs)).epoch_for_offset(offset)
+        is_shown = self.ranges[first.leader_epoch].covers(offset, offset)
+        return first.leader_epoch if is_shown else None
+
     def covered(self, lineage: Lineage) -> OffsetRanges:
         """Return the offsets that are copied in `lineage`, without those of overruled leaders.
 
@@ -184,6 +199,12 @@ def _clipped(ranges: dict[int, OffsetRanges], lineage: Lineage) -> Iterator[tupl
 
 
 _RETRY_AFTER_S = 1.0
+
+OnListed = Callable[[RemoteLogSegmentMetadata], None]
+
+
+def _ignore(segment: RemoteLogSegmentMetadata) -> None:
+    """Do nothing."""
 
 
 class TierState:
@@ -260,12 +281,12 @@ class TierState:
         with self._lock:
             return self._refresh()
 
-    def _refresh(self) -> Tier:
+    def _refresh(self, listed: OnListed = _ignore) -> Tier:
         began_s = self._began_s = time.monotonic()
         try:
             page = self._page("", self._tier.revision)
             if not page.not_modified:
-                self._tier = self._read(page)
+                self._tier = self._read(page, listed)
                 self.listing_s = time.monotonic() - began_s
         except RemoteResourceNotFoundError:
             self._tier = Tier(known=False)
@@ -277,7 +298,9 @@ class TierState:
         self._changes_seen = self._changes_here
         return self._tier
 
-    def refresh_or_last(self, max_age_s: float) -> tuple[Tier, float | None]:
+    def refresh_or_last(
+        self, max_age_s: float, listed: OnListed = _ignore
+    ) -> tuple[Tier, float | None]:
         """Return the tier as `refresh` does; as it was last known if RLMM is unreachable.
 
         For reads only: no deletion may be decided by it. After a failure RLMM is called again in a
@@ -285,6 +308,7 @@ class TierState:
 
         Args:
             max_age_s: how old it may be.
+            listed: called with each segment, by start offset, if the tier has changed.
 
         Returns:
             The tier, and its age in seconds if RLMM is unreachable.
@@ -303,7 +327,7 @@ class TierState:
         try:
             if last is not None and self._has_just_failed():
                 return last
-            return self._refresh(), None
+            return self._refresh(listed), None
         except (RetriableRemoteStorageError, ThrottledError):
             last = self._last_known(max_age_s)
             if last is None:
@@ -329,12 +353,13 @@ class TierState:
             if listed.revision is not None and (seen is None or seen < listed.revision):
                 self._tier = listed
 
-    def _read(self, page: SegmentPage) -> Tier:
+    def _read(self, page: SegmentPage, listed: OnListed) -> Tier:
         # The first page's revision: changes between the pages are read at the next refresh.
         tier = Tier(known=True, revision=page.revision, log_start_offset=page.log_start_offset)
         while True:
             for segment in page.segments:
                 tier.add(segment)
+                listed(segment)
             if not page.next_page_token:
                 return tier
             page = self._page(page.next_page_token, None)

@@ -133,7 +133,7 @@ def test_each_part_has_the_aborted_transactions_of_its_records(
     assert aborted
     assert len(set(aborted)) == len(aborted)
     uncommitted = fetch(stack.rlm(log_dir), 0, name)
-    assert [part.aborted_transactions for part in uncommitted] == [()]
+    assert {part.aborted_transactions for part in uncommitted} == {()}
     assert uncommitted[0].record_batches == parts[0].record_batches
 
 

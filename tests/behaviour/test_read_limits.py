@@ -186,17 +186,17 @@ def test_a_silent_rlmm_keeps_one_reader_of_a_known_partition(
 
 
 class LateFor:
-    """The real RLMM, which fails look-ups of segments of one partition."""
+    """The real RLMM, which fails listings of one partition."""
 
     def __init__(self, rlmm: object, name: TopicIdPartition, error: Exception) -> None:
         self._rlmm: Any = rlmm
         self._name = name
         self._error = error
 
-    def remote_log_segment_metadata(self, name: TopicIdPartition, *args: Any) -> Any:
+    def list_remote_log_segments(self, name: TopicIdPartition, **options: Any) -> Any:
         if name == self._name:
             raise self._error
-        return self._rlmm.remote_log_segment_metadata(name, *args)
+        return self._rlmm.list_remote_log_segments(name, **options)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rlmm, name)

@@ -1,12 +1,14 @@
 """Test reads of shipped data, partly or wholly from the tier."""
 
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from socket import socket
 from threading import Semaphore
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -32,7 +34,7 @@ from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import SegmentVanishedError
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.partition import new_partition
-from services.rlm.servicer import RemoteLogManagerServicer
+from services.rlm.servicer import add_to_server
 from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
@@ -49,7 +51,6 @@ from tests.harness.ship_stack import (
 )
 from tests.harness.troubled_managers import FailingRlmm, Hanging, SizesUnknown
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
-from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
 
 def test_one_lost_object_makes_exactly_its_offsets_fail(stack: Stack, log_dir: Path) -> None:
@@ -78,6 +79,32 @@ def test_fetch_returns_records_before_a_lost_object(stack: Stack, log_dir: Path)
     stack.object_of(stack.segments()[1]).unlink()
     assert read(stack.rlm(log_dir), 0) == first
     assert read(stack.rlm(log_dir), 10) is FetchError.UNKNOWN_SERVER_ERROR
+
+
+class Counted:
+    """A manager whose calls are counted by name."""
+
+    def __init__(self, manager: object) -> None:
+        self._manager = manager
+        self.calls: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls[name] += 1
+        return getattr(self._manager, name)
+
+
+def test_a_first_read_costs_one_listing_and_one_read_of_the_log(
+    stack: Stack, log_dir: Path
+) -> None:
+    files = three_segments(log_dir)
+    files.epochs((0, 0))
+    whole = bytes_of(files.path)
+    stack.ship(log_dir)
+    rlmm, rsm = Counted(stack.rlmm), Counted(stack.rsm)
+    rlm = BrokerRemoteLogManager([], cast(Any, rsm), cast(Any, rlmm))
+    assert whole.startswith(b"".join(part.record_batches for part in fetch(rlm, 0, max_bytes=1)))
+    assert rlmm.calls == {"list_remote_log_segments": 1}
+    assert rsm.calls == {"fetch_log_segment": 1}
 
 
 def test_a_damaged_object_is_a_corrupt_message(stack: Stack, log_dir: Path) -> None:
@@ -267,11 +294,10 @@ def test_a_silent_store_holds_no_reader_and_one_request(stack: Stack, log_dir: P
 @contextmanager
 def served_rlm(rlm: BrokerRemoteLogManager, stream_threads: int) -> Iterator[RemoteLogManager]:
     name = "tieredstorage.v1.RemoteLogManager"
-    servicer = RemoteLogManagerServicer(rlm)
     service = Service(
         "rlm",
         name,
-        lambda server: pb_grpc.add_RemoteLogManagerServicer_to_server(servicer, server),
+        partial(add_to_server, rlm),
         check=lambda: None,
         close=lambda: None,
     )

@@ -9,6 +9,7 @@ from typing import Any
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import InvalidStateTransitionError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
+from services.api.remote_log_metadata_manager import SegmentPage
 from services.api.remote_storage_manager import LogSegmentData, SegmentChunk
 from services.api.segments import (
     RemoteLogSegmentMetadata,
@@ -169,6 +170,11 @@ class SizesUnknown:
 
     def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
         self._rlmm = rlmm
+
+    def list_remote_log_segments(self, *args: Any, **kwargs: Any) -> SegmentPage:
+        page = self._rlmm.list_remote_log_segments(*args, **kwargs)
+        unknown = (replace(segment, segment_size_in_bytes=-1) for segment in page.segments)
+        return replace(page, segments=tuple(unknown))
 
     def remote_log_segment_metadata(
         self, name: TopicIdPartition, epoch: int, offset: int

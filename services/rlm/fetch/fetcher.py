@@ -278,6 +278,8 @@ class PartitionFetch:
 
 
 MAX_PART_BYTES = 1024 * 1024
+FIRST_PART_BYTES = 32 * 1024
+"""A partition's first part is sent as soon as it has so much, so that a reader begins early."""
 
 _NO_ERRORS = (ReadTimeoutError, ReadThrottledError)
 """As in Kafka, reads that take too long or exceed the quota are answered without an error."""
@@ -384,6 +386,8 @@ class _Parts:
         self._pieces.append(batch.data)
         self._gathered_bytes += batch.size_bytes
         self._end_offset = batch.last_offset + 1
+        if self._is_empty and self._gathered_bytes >= FIRST_PART_BYTES:
+            yield from self._flush()
 
     def finish(self) -> Iterator[FetchPart]:
         """Yield the rest, or one empty part for a partition without batches."""
@@ -429,10 +433,12 @@ class _Parts:
         # Before the records are sent: a reader must not take them for committed.
         aborted = self._aborted_below(self._end_offset)
         self._is_empty = False
-        joined = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
-        # Only a batch larger than a part is alone in `joined`; it is split.
-        for at in range(0, len(joined), MAX_PART_BYTES):
-            data = bytes(joined[at : at + MAX_PART_BYTES])
+        if len(pieces) > 1:
+            yield self._part(b"".join(pieces), self._source, aborted)
+            return
+        # Only a batch that is alone may be larger than a part; it is split.
+        for at in range(0, len(pieces[0]), MAX_PART_BYTES):
+            data = bytes(pieces[0][at : at + MAX_PART_BYTES])
             yield self._part(data, self._source, aborted)
             aborted = ()
 

@@ -8,6 +8,7 @@ from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
 from services.api.lineage import EpochEnd, Lineage
 from services.api.remote_log_manager import FetchRole, IsolationLevel
 from services.api.segments import RemoteLogSegmentMetadata
+from services.rlm.fetch.segment_lookups import ListedSegments
 from services.rlm.fetch.segment_reader import RemoteSegmentReader
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.partition import Partition
@@ -143,7 +144,7 @@ class PartitionView:
         self.read_log()
         self.tier = self.partition.tier.last_seen
         if self.log is None or offset < self.log.log_start_offset:
-            self.refresh_tier()
+            self.refresh_tier(offset)
         if self.log is None and not self.tier.known:
             text = f"{self.partition.topic_id_partition} is not known here"
             if self.partition.role.log_is_not_served:
@@ -164,19 +165,24 @@ class PartitionView:
         local = self.partition.role.local
         self.log = local.read() if local else None
 
-    def refresh_tier(self) -> None:
-        """Read the tier's present state.
+    def refresh_tier(self, offset: int = -1) -> None:
+        """Read the tier's present state; if that lists it, remember the segment of `offset`.
 
         Raises:
             UnknownPartitionError: if the topic id has another name.
             RetriableRemoteStorageError: if RLMM is unreachable.
         """
+        listed = ListedSegments(offset)
         with self.remote_slot():
             try:
                 state = self.partition.tier
-                self.tier, self.tier_age_s = state.refresh_or_last(self._max_age_s)
+                self.tier, self.tier_age_s = state.refresh_or_last(self._max_age_s, listed.add)
             except InvalidRequestError as e:
                 raise UnknownPartitionError(str(e)) from e
+        if self.tier.revision is not None:
+            for segment in listed.found():
+                name = self.partition.topic_id_partition
+                self.remote.lookups.remember(name, segment, self.tier.revision)
 
     def bounds(self) -> Bounds:
         """Return the offsets that can be read, by what was read so far."""
@@ -221,9 +227,21 @@ class PartitionView:
         It is not looked up again while the tier is as it was last read, unless `is_changed`.
         """
         with self.remote_slot():
-            lineage, revision = self.lineage(), None if is_changed else self.tier.revision
+            epoch, revision = self._epoch_of(offset), None if is_changed else self.tier.revision
+            if epoch is None:
+                return None
             name = self.partition.topic_id_partition
-            return self.remote.lookups.find(name, lineage, offset, revision)
+            return self.remote.lookups.find(name, epoch, offset, revision)
+
+    def _epoch_of(self, offset: int) -> int | None:
+        """Return the leader epoch of an offset of the tier; None if it is before the first."""
+        if self.log is None:
+            if self.tier.newest is None:
+                self.refresh_tier(offset)
+            shown = self.tier.epoch_of(offset)
+            if shown is not None:
+                return shown
+        return self.lineage().epoch_for_offset(offset)
 
     def lineage(self) -> Lineage:
         """Return the leader epochs of tier and log."""

@@ -1,13 +1,13 @@
 """Find the segments of offsets in RLMM, and remember them while their partitions do not change."""
 
 import threading
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator
 
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
-from services.api.lineage import Lineage
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.segments import RemoteLogSegmentMetadata
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 
 _PARTITIONS = 1024
 _SEGMENTS = 16
@@ -25,9 +25,9 @@ class SegmentLookUps:
         )
 
     def find(
-        self, name: TopicIdPartition, lineage: Lineage, offset: int, revision: int | None = None
+        self, name: TopicIdPartition, epoch: int, offset: int, revision: int | None = None
     ) -> RemoteLogSegmentMetadata | None:
-        """Find the finished segment that contains `offset` in this lineage.
+        """Find the finished segment that contains `offset` in this leader epoch.
 
         The result is None if there is none or the partition is unknown.
 
@@ -38,9 +38,6 @@ class SegmentLookUps:
         Raises:
             RetriableRemoteStorageError: if RLMM or its database is unreachable.
         """
-        epoch = lineage.epoch_for_offset(offset)
-        if epoch is None:
-            return None
         remembered = self._remembered(name, epoch, offset, revision)
         if remembered is not None:
             return remembered
@@ -49,8 +46,21 @@ class SegmentLookUps:
         except RemoteResourceNotFoundError:
             return None
         if found.value is not None:
-            self._remember(name, found.value, found.revision)
+            self.remember(name, found.value, found.revision)
         return found.value
+
+    def remember(
+        self, name: TopicIdPartition, segment: RemoteLogSegmentMetadata, revision: int
+    ) -> None:
+        """Remember a segment that RLMM finds at this revision of its partition."""
+        with self._lock:
+            at, segments = self._found.pop(name, (-1, deque()))
+            if at != revision:
+                segments = deque(maxlen=_SEGMENTS)
+            segments.append(segment)
+            self._found[name] = revision, segments
+            if len(self._found) > _PARTITIONS:
+                self._found.popitem(last=False)
 
     def _remembered(
         self, name: TopicIdPartition, epoch: int, offset: int, revision: int | None
@@ -61,17 +71,32 @@ class SegmentLookUps:
                 return None
             return next((each for each in segments if _contains(each, epoch, offset)), None)
 
-    def _remember(
-        self, name: TopicIdPartition, segment: RemoteLogSegmentMetadata, revision: int
-    ) -> None:
-        with self._lock:
-            at, segments = self._found.pop(name, (-1, deque()))
-            if at != revision:
-                segments = deque(maxlen=_SEGMENTS)
-            segments.append(segment)
-            self._found[name] = revision, segments
-            if len(self._found) > _PARTITIONS:
-                self._found.popitem(last=False)
+
+class ListedSegments:
+    """Find in a listing what a look-up of an offset finds, in each leader epoch. Single use."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+        self._last: dict[int, RemoteLogSegmentMetadata] = {}
+        self._containing: Counter[int] = Counter()
+
+    def add(self, segment: RemoteLogSegmentMetadata) -> None:
+        """Add the next segment, in the order of start offsets."""
+        if segment.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+            return
+        for epoch, first, last in segment.epoch_ranges():
+            if max(first, segment.start_offset) <= self._offset:
+                self._last[epoch] = segment
+                self._containing[epoch] += self._offset <= last
+
+    def found(self) -> Iterator[RemoteLogSegmentMetadata]:
+        """Yield the segments that contain the offset: one of an epoch, or none.
+
+        RLMM alone knows which one of several it prefers.
+        """
+        for epoch, segment in self._last.items():
+            if self._containing[epoch] == 1 and _contains(segment, epoch, self._offset):
+                yield segment
 
 
 def _contains(segment: RemoteLogSegmentMetadata, epoch: int, offset: int) -> bool:

@@ -7,8 +7,9 @@ from typing import Protocol
 
 from services.api.errors import CorruptSegmentError, RemoteStorageError, RetriableRemoteStorageError
 
-# A small first chunk brings the first byte early; large chunks after it cost least per byte.
+# Small first chunks bring the first bytes early; large chunks after them cost least per byte.
 FIRST_CHUNK_BYTES = 16 * 1024
+_GROWTH = 4
 CHUNK_BYTES = 1024 * 1024
 
 # While a chunk is read, a reader that has left is not noticed.
@@ -35,7 +36,7 @@ def read_chunks(
         RetriableRemoteStorageError: `read` ended early.
     """
     left = size_bytes
-    limit = FIRST_CHUNK_BYTES
+    limit = most = FIRST_CHUNK_BYTES
     while left:
         began_s = now()
         chunk = read(min(limit, left))
@@ -43,7 +44,8 @@ def read_chunks(
             missing = f"{what}: the body ended {left} of {size_bytes} bytes early"
             raise RetriableRemoteStorageError(missing)
         left -= len(chunk)
-        limit = _limit_after(len(chunk), now() - began_s)
+        most = min(_GROWTH * most, CHUNK_BYTES)
+        limit = min(_limit_after(len(chunk), now() - began_s), most)
         yield chunk
 
 
