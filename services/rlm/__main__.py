@@ -37,6 +37,7 @@ from services.rlm.copy.segment import CopyLimits
 from services.rlm.fetch.chunk_cache import FILLS_AHEAD, ChunkLimits
 from services.rlm.fetch.index_cache import IndexFileLimits
 from services.rlm.fetch.purgatory import PurgatoryLimits
+from services.rlm.fetch.read_ahead import MIN_SEQUENTIAL_BYTES
 from services.rlm.fetch.segment_reader import RemoteReadLimits
 from services.rlm.kafka_admin.client import KafkaAdmin
 from services.rlm.kafka_admin.deleted_topics import read_cluster_id
@@ -44,11 +45,13 @@ from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.kafka_admin.security import KafkaSecurityError
 from services.rlm.kafka_log.partition_dir import LogDirError
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
+from services.rlm.metrics import DIRECT_READ_BYTES, DIRECT_READ_FAILURES
 from services.rlm.retention.local_files import LogDirLocks
 from services.rlm.roles.partition_roles import PartitionSource
 from services.rlm.servicer import add_to_server
 from services.rlm.settings import RlmSettings
 from services.rpc.client.channel import open_channel
+from services.rpc.client.direct import DirectReader
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rpc.server.server import Service, serve
@@ -224,11 +227,18 @@ def _build_manager(
             rlmm,
             limits,
             source=settings.partition_source,
+            logs=_direct_reader(rsm) if settings.direct_reads else None,
             cluster=_polled_cluster(settings),
             owned=owned,
         )
     except LogDirError as e:
         raise SystemExit(f"RLM_LOG_DIRS: {e}") from e
+
+
+def _direct_reader(rsm: RemoteStorageManagerClient) -> DirectReader:
+    # Those of readers that are not sequential are shorter: as in the plugin, RSM streams them.
+    shortest_bytes = MIN_SEQUENTIAL_BYTES // 2
+    return DirectReader(rsm, DIRECT_READ_BYTES.inc, DIRECT_READ_FAILURES.inc, shortest_bytes)
 
 
 def _index_files(settings: RlmSettings) -> IndexFileLimits | None:

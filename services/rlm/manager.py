@@ -56,7 +56,7 @@ from services.rlm.copy.rules import CopyLagDefaults, CopyRules
 from services.rlm.copy.segment import CopyLimits, SegmentCopier
 from services.rlm.describe import PageDescriber, at_most, copy_lag_of, page_of, token_after
 from services.rlm.fetch.cached_storage import CacheInvalidatingStorage
-from services.rlm.fetch.chunk_cache import ChunkCache, ChunkLimits
+from services.rlm.fetch.chunk_cache import ChunkCache, ChunkLimits, LogSource
 from services.rlm.fetch.fetcher import Fetcher
 from services.rlm.fetch.index_cache import IndexFileLimits, IndexFiles, RemoteIndexCache
 from services.rlm.fetch.offset_finder import OffsetFinder
@@ -137,6 +137,7 @@ class BrokerRemoteLogManager:
         cluster: the cluster that source POLLER polls.
         owned: locks of `log_dirs`, with which local retention is applied here; None if a broker
             owns the directories.
+        logs: reads logs of the tier; None if `rsm` does.
 
     Raises:
         LogDirError: if none of the directories can be used.
@@ -153,13 +154,14 @@ class BrokerRemoteLogManager:
         source: PartitionSource = PartitionSource.STATIC,
         cluster: PolledCluster | None = None,
         owned: LogDirLocks | None = None,
+        logs: LogSource | None = None,
     ) -> None:
         limits = limits or RlmLimits()
         files = IndexFiles(limits.index_files, clock) if limits.index_files else None
         wait_s = limits.read.wait_s
         self._index_cache = RemoteIndexCache(rsm, limits.index_memory_bytes, files, wait_s)
         self.topic_counts = TopicCounts(limits.metrics_max_topics)
-        self._chunks = ChunkCache(rsm, limits.chunks, clock)
+        self._chunks = ChunkCache(logs or rsm, limits.chunks, clock)
         self._rsm = rsm = CacheInvalidatingStorage(
             rsm, self._index_cache, self._chunks, self.topic_counts
         )

@@ -129,6 +129,17 @@ CHUNK_UNUSED_BYTES = Counter(
     "sediment_rlm_read_ahead_unused_bytes", "Of these, bytes that were evicted unread."
 )
 
+DIRECT_READ_BYTES = Counter(
+    "sediment_rlm_direct_read_bytes",
+    "Bytes of logs that were read from the store itself and verified (RLM_DIRECT_READS).",
+)
+
+DIRECT_READ_FAILURES = Counter(
+    "sediment_rlm_direct_read_failures",
+    "Reads of logs from the store itself that failed; RSM streamed the rest. The log names the "
+    "first of several.",
+)
+
 CONSUMER_CONNECTIONS = Gauge(
     "sediment_rlm_consumer_connections",
     "Connections of Kafka's consumers to RLM_CONSUMER_LISTEN_ADDRESS.",

@@ -297,6 +297,12 @@ class RlmSettings(ServiceSettings):
         "sequential readers, bytes. Each of these needs 32 MiB to be read fastest. If it is full, "
         "each reader has up to 1 MiB more.",
     )
+    direct_reads: bool = Field(
+        default=False,
+        description="Read logs of the tier from the object store itself, by URLs of RSM, as "
+        "rsm.config.direct.reads of the Kafka plugin does. Needs RSM_DIRECT_READS=true in RSM and "
+        "a route to the store. What fails is streamed by RSM. Read docs/security.md before.",
+    )
     remote_log_index_cache_memory_bytes: int = Field(
         default=32 * 1024 * 1024, ge=1, description="Memory for indexes of remote segments, bytes."
     )

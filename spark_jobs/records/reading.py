@@ -16,9 +16,9 @@ from services.api.segments import RemoteLogSegmentMetadata
 from services.records.batches import Batch, BatchError, StreamWindow, verified, walk_batches
 from services.records.decode import UnreadableRecordsError
 from services.records.index_files import AbortedTxn, OffsetIndex
+from services.rpc.client.direct import DirectReader
 from spark_jobs.connections import Services
 from spark_jobs.records.decoding import RecordsBuilder
-from spark_jobs.records.direct import DirectReader
 from spark_jobs.records.options import RecordsOptions
 from spark_jobs.records.plan import Piece
 

@@ -40,8 +40,8 @@ from services.common.inflate import Codec
 from services.local.seaweedfs import S3Endpoint
 from services.records.index_files import AbortedTxn
 from services.rlm.copy.ship import ShipSettings, ship
+from services.rpc.client.direct import DirectReader
 from services.rsm.settings import RsmSettings
-from spark_jobs.records.direct import DirectReader
 from spark_jobs.records.schema import RECORDS_ARROW, RECORDS_SCHEMA
 from spark_jobs.records.source import SedimentRecords
 from tests.harness.bombs import bomb

@@ -1,0 +1,137 @@
+"""Test reads of logs from a real S3 store by RSM's URLs, and the fall back to RSM's stream."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from services.api.errors import CorruptSegmentError
+from services.api.remote_storage_manager import OpenedLogSegment, RemoteStorageManager
+from services.api.segments import RemoteLogSegmentMetadata
+from services.rpc.client.direct import NOT_SERVED_S, STORE_AWAY_S, DirectReader
+from services.rsm.backends.protocol import StorageBackend
+from services.rsm.factory import build_manager
+from services.rsm.settings import RsmSettings
+from tests.contract.remote_storage_manager_contract import MIB, Files, copied, some_bytes
+
+SIZE = 3 * MIB + 1000
+FILES = Files(some_bytes(SIZE))
+
+
+class CountingRsm:
+    """The real RSM; counts URLs and streams."""
+
+    def __init__(self, rsm: RemoteStorageManager) -> None:
+        self._rsm = rsm
+        self.opened = self.streamed = 0
+
+    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedLogSegment:
+        self.opened += 1
+        return self._rsm.open_log_segment(metadata)
+
+    def fetch_log_segment(self, *args: Any) -> Iterator[bytes]:
+        self.streamed += 1
+        return self._rsm.fetch_log_segment(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rsm, name)
+
+
+@dataclass
+class Clock:
+    now_s: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Reading:
+    """A DirectReader over an RSM, and what it has done."""
+
+    def __init__(self, rsm: CountingRsm) -> None:
+        self.rsm = rsm
+        self.clock = Clock()
+        self.sizes: list[int] = []
+        self.failures: list[None] = []
+        any_rsm: Any = rsm
+        self.reader = DirectReader(
+            any_rsm, self.sizes.append, lambda: self.failures.append(None), 1000, self.clock
+        )
+
+    def read(self, metadata: RemoteLogSegmentMetadata, start: int, end: int) -> bytes:
+        return b"".join(self.reader.fetch_log_segment(metadata, start, end))
+
+
+@pytest.fixture(params=[True])
+def reading(request: pytest.FixtureRequest, settings: RsmSettings) -> Iterator[Reading]:
+    changed = settings.model_copy(update={"direct_reads": request.param})
+    with closing(build_manager(changed)) as manager:
+        reading = Reading(CountingRsm(manager))
+        with closing(reading.reader):
+            yield reading
+
+
+def test_ranges_are_read_from_the_store_by_one_url(reading: Reading) -> None:
+    segment = copied(reading.rsm, FILES)
+    for start, end in ((0, SIZE - 1), (5, 9), (MIB - 1, MIB), (2 * MIB, SIZE + 5), (SIZE, SIZE)):
+        assert reading.read(segment, start, end) == FILES.log[start : end + 1]
+    assert (reading.rsm.opened, reading.rsm.streamed, reading.failures) == (1, 0, [])
+    assert sum(reading.sizes) >= SIZE
+
+
+def test_no_url_is_asked_for_a_short_read(reading: Reading) -> None:
+    segment = copied(reading.rsm, FILES)
+    assert reading.read(segment, 7, 1005) == FILES.log[7:1006]
+    assert (reading.rsm.opened, reading.rsm.streamed) == (0, 1)
+
+
+def test_a_url_is_asked_for_again_before_it_expires(reading: Reading) -> None:
+    segment = copied(reading.rsm, FILES)
+    reading.read(segment, 0, 999)
+    reading.clock.now_s = 241.0  # Of 300 s.
+    reading.read(segment, 0, 999)
+    assert (reading.rsm.opened, reading.failures) == (2, [])
+
+
+def test_damage_is_streamed_by_rsm_which_names_it_and_logged_once(
+    reading: Reading,
+    settings: RsmSettings,
+    backend: StorageBackend,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    segment = copied(reading.rsm, FILES)
+    (key,) = (key for key in backend.list_keys(settings.prefix) if key.endswith(".log"))
+    backend.put(key, FILES.log[: MIB + 7] + b"x" + FILES.log[MIB + 8 :])
+    assert reading.read(segment, 0, MIB - 1) == FILES.log[:MIB]
+    for _ in range(2):
+        with pytest.raises(CorruptSegmentError, match="chunk 1"):
+            reading.read(segment, 0, SIZE - 1)
+        reading.clock.now_s += STORE_AWAY_S
+    assert (reading.rsm.opened, reading.rsm.streamed, len(reading.failures)) == (2, 2, 2)
+    backend.put(key, FILES.log)
+    assert reading.read(segment, 0, SIZE - 1) == FILES.log
+    assert reading.rsm.streamed == 2
+    found = [r.getMessage() for r in caplog.records if r.name == "services.rpc.client.direct"]
+    address = settings.endpoint
+    topic = segment.topic_id_partition.topic
+    assert found == [
+        f"{segment.remote_log_segment_id}: the store at {address} cannot be read directly: the "
+        f"bytes from {MIB} on are damaged or cut off; RSM streams all logs, retrying in 60 s; "
+        f"check the route to the store, and `sediment scrub --topic {topic}`",
+        f"the store at {address} is read directly again",
+    ]
+
+
+@pytest.mark.parametrize("reading", [False], indirect=True)
+def test_without_urls_rsm_streams_and_is_asked_again_later(reading: Reading) -> None:
+    segment = copied(reading.rsm, FILES)
+    for _ in range(2):
+        assert reading.read(segment, 5, 1005) == FILES.log[5:1006]
+    assert (reading.rsm.opened, reading.rsm.streamed) == (1, 2)
+    reading.clock.now_s = NOT_SERVED_S
+    reading.read(segment, 5, 1005)
+    assert reading.rsm.opened == 2
