@@ -6,23 +6,25 @@ rlm_cold_first_record: the first records of a partition of which no service has 
 against the bare client's GET and a look-up.
 """
 
+import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
 
 from benchmarks.bare_client import BareClient
 from benchmarks.deployment import Deployment, deployed
-from benchmarks.measure import MIB, QUICK, ROUNDS, Result, mib_per_s, ratio
+from benchmarks.measure import MIB, QUICK, ROUNDS, Result, mib_per_s, ratio, tree_cpu_seconds
 from benchmarks.store import STORE
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import FetchError, FetchPartition, FetchRequest
 from services.api.remote_log_metadata_manager import all_segments
 from services.rlm.copy.ship import ShipOutcome, ship
 from services.rlm.kafka_log.log_dir import find_partitions
+from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.synthetic_log import make_log_dir
 
 PARTITION_BYTES = (128 if QUICK else 1024) * MIB
@@ -37,11 +39,17 @@ _HEADER_BYTES = 12
 
 
 @contextmanager
-def _shipped(
-    partitions: int, segments: int, segment_bytes: int
+def shipped(
+    partitions: int,
+    segments: int,
+    segment_bytes: int,
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[Deployment, list[TopicIdPartition]]]:
     """Deploy RLM without a log directory beside a tier with these partitions."""
-    with tempfile.TemporaryDirectory(prefix="sediment-bench-") as name, deployed() as services:
+    with (
+        tempfile.TemporaryDirectory(prefix="sediment-bench-") as name,
+        deployed(settings=settings) as services,
+    ):
         log_dir = Path(name) / "log"
         make_log_dir(log_dir, partitions, segments, segment_bytes)
         names = sorted(find_partitions([log_dir]).partitions, key=lambda n: n.partition)
@@ -51,15 +59,59 @@ def _shipped(
         yield services, names
 
 
+class CpuSeconds:
+    """Adds up the CPU time of processes while a function runs, each with its children.
+
+    Args:
+        pids: by name; the benchmark's own process is counted as "client".
+    """
+
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        self._pids = {**pids, "client": os.getpid()}
+        self._spent_s = dict.fromkeys(self._pids, 0.0)
+        self._runs = 0
+
+    def of(self, work: Callable[[int], float], argument: int) -> float:
+        before = {name: self._now_s(name) for name in self._pids}
+        found = work(argument)
+        for name, cpu_s in before.items():
+            self._spent_s[name] += self._now_s(name) - cpu_s
+        self._runs += 1
+        return found
+
+    def per_gib(self, size_bytes: int) -> dict[str, float]:
+        """Return the seconds of each process for a GiB, if each run had so many bytes."""
+        gib = size_bytes * self._runs / 1024 / MIB
+        return {name: round(spent_s / gib, 2) for name, spent_s in self._spent_s.items()}
+
+    def _now_s(self, name: str) -> float:
+        if name == "client":
+            return time.process_time()
+        return tree_cpu_seconds(self._pids[name])
+
+
 def run_catch_up() -> Result:
-    with _shipped(1, PARTITION_BYTES // SEGMENT_BYTES, SEGMENT_BYTES) as (services, (name,)):
+    return _catch_up("rlm_catch_up", {})
+
+
+def run_catch_up_direct() -> Result:
+    return _catch_up(
+        "rlm_catch_up_direct", {"RLM_DIRECT_READS": "true", "RSM_DIRECT_READS": "true"}
+    )
+
+
+def _catch_up(benchmark: str, settings: Mapping[str, str]) -> Result:
+    segments = PARTITION_BYTES // SEGMENT_BYTES
+    with shipped(1, segments, SEGMENT_BYTES, settings) as (services, (name,)):
+        processes = {**services.pids, "store": services.stack.endpoints.pids["s3"]}
+        cpu_s = CpuSeconds(processes)
         bare = _bare(services)
         keys = _log_keys(services)
         size = sum(keys.values())
 
         def catch_up(fetch_bytes: int) -> float:
             def read() -> None:
-                got = _read_all(services, name, fetch_bytes)
+                got = read_all(services.rlm, name, fetch_bytes)
                 if got != size:
                     raise RuntimeError(f"{got} of {size} bytes came")
 
@@ -73,9 +125,12 @@ def run_catch_up() -> Result:
         get_all()
         of_one_mib: list[float] = []
         result = ratio(
-            "rlm_catch_up",
+            benchmark,
             3 if QUICK else 5,
-            (f"Fetch, {FETCH_BYTES // MIB} MiB each, MiB/s", lambda: catch_up(FETCH_BYTES)),
+            (
+                f"Fetch, {FETCH_BYTES // MIB} MiB each, MiB/s",
+                lambda: cpu_s.of(catch_up, FETCH_BYTES),
+            ),
             ("bare client's GETs, MiB/s", lambda: mib_per_s(size, get_all)),
             services.pids,
             {
@@ -88,16 +143,17 @@ def run_catch_up() -> Result:
             beside=lambda: of_one_mib.append(catch_up(MIB)),
         )
         result.conditions["Fetch, 1 MiB each, MiB/s"] = statistics.median(of_one_mib)
+        result.conditions["CPU s per GiB"] = cpu_s.per_gib(size)
         return result
 
 
 def run_fetch_hit() -> Result:
-    with _shipped(1, 1, 2 * HIT_BYTES) as (services, (name,)):
+    with shipped(1, 1, 2 * HIT_BYTES) as (services, (name,)):
         segment = next(iter(all_segments(services.rlmm, name)))
 
         def fetch() -> None:
             for _ in range(8):
-                _fetched(services, name, 0, HIT_BYTES)
+                _fetched(services.rlm, name, 0, HIT_BYTES)
 
         def fetch_segment() -> None:
             for _ in range(8):
@@ -118,7 +174,7 @@ def run_fetch_hit() -> Result:
 
 def run_cold_first_record() -> Result:
     rounds = ROUNDS + 1
-    with _shipped(rounds * COLD_CALLS, 1, COLD_SEGMENT_BYTES) as (services, names):
+    with shipped(rounds * COLD_CALLS, 1, COLD_SEGMENT_BYTES) as (services, names):
         bare, keys, unread = _bare(services), list(_log_keys(services)), iter(names)
 
         def first_records() -> float:
@@ -178,23 +234,23 @@ def _seconds(services: Deployment, name: TopicIdPartition) -> float:
     return elapsed_s
 
 
-def _read_all(services: Deployment, name: TopicIdPartition, fetch_bytes: int) -> int:
+def read_all(rlm: RemoteLogManagerClient, name: TopicIdPartition, fetch_bytes: int) -> int:
     """Read from offset 0 to the end; return the bytes of the batches."""
     offset = total = 0
-    while got := _fetched(services, name, offset, fetch_bytes):
+    while got := _fetched(rlm, name, offset, fetch_bytes):
         size, offset = got
         total += size
     return total
 
 
 def _fetched(
-    services: Deployment, name: TopicIdPartition, offset: int, fetch_bytes: int
+    rlm: RemoteLogManagerClient, name: TopicIdPartition, offset: int, fetch_bytes: int
 ) -> tuple[int, int] | None:
     """Fetch once; return the bytes and the next offset, or None at the end."""
     request = FetchRequest((FetchPartition(name, offset, fetch_bytes),), fetch_bytes)
     size, start = 0, offset
     while True:
-        for part in services.rlm.fetch(request):
+        for part in rlm.fetch(request):
             if part.error is not FetchError.NONE:
                 raise RuntimeError(f"offset {offset}: {part.error} {part.error_message}")
             size += len(part.record_batches)
