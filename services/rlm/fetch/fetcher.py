@@ -1,7 +1,7 @@
 """Serve a fetch, partition by partition, in parts that fit a message."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from math import ceil
@@ -249,16 +249,22 @@ class PartitionFetch:
             lambda: self.view.find_remote(segment.end_offset + 1),
             self.view.waits,
         )
+        fetched_bytes = 0
         try:
             with self.view.remote_slot(), closing(batches):
                 for batch in batches:
-                    self._remote.count_fetched(batch.size_bytes)
+                    fetched_bytes += batch.size_bytes
+                    if fetched_bytes >= MAX_PART_BYTES:
+                        self._remote.count_fetched(fetched_bytes)
+                        fetched_bytes = 0
                     yield RecordSource.REMOTE, batch
                     self._offset = batch.last_offset + 1
         except RemoteResourceNotFoundError as e:
             raise self._lost_or_deleted(segment, e) from e
         except BatchError as e:
             raise damaged(segment, f"{e} of the copied log") from e
+        finally:
+            self._remote.count_fetched(fetched_bytes)
         if not budget.exhausted:
             self._offset = max(self._offset, segment.end_offset + 1)
 
@@ -355,6 +361,8 @@ class Fetcher:
             if not isinstance(e, _NO_ERRORS):
                 tier_read.failed(e)
             yield from parts.end_early(e)
+        finally:
+            tier_read.end()
 
 
 class _Parts:
@@ -379,15 +387,18 @@ class _Parts:
         self.bounds = Bounds(-1, -1, -1, -1)
         self.tier_age_s: float | None = None
 
-    def add(self, source: RecordSource, batch: Batch) -> Iterator[FetchPart]:
+    def add(self, source: RecordSource, batch: Batch) -> Sequence[FetchPart]:
+        """Add the next batch; return the parts that are complete."""
+        parts: list[FetchPart] = []
         if source is not self._source or self._gathered_bytes + batch.size_bytes > MAX_PART_BYTES:
-            yield from self._flush()
+            parts += self._flush()
         self._source = source
         self._pieces.append(batch.data)
         self._gathered_bytes += batch.size_bytes
         self._end_offset = batch.last_offset + 1
         if self._is_empty and self._gathered_bytes >= FIRST_PART_BYTES:
-            yield from self._flush()
+            parts += self._flush()
+        return parts
 
     def finish(self) -> Iterator[FetchPart]:
         """Yield the rest, or one empty part for a partition without batches."""

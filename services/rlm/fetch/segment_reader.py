@@ -380,12 +380,18 @@ class TierRead:
         self._counts = counts
         self._topic = topic
         self._has_begun = False
+        self._read_bytes = 0
 
     def got(self, source: RecordSource, size_bytes: int) -> None:
         """Count a batch that is returned."""
         if source is RecordSource.REMOTE:
             self._begin()
-            self._counts.add(REMOTE_FETCH_BYTES, self._topic, size_bytes)
+            self._read_bytes += size_bytes
+
+    def end(self) -> None:
+        """Publish the bytes of the fetch: once, because a fetch may have thousands of batches."""
+        if self._read_bytes:
+            self._counts.add(REMOTE_FETCH_BYTES, self._topic, self._read_bytes)
 
     def failed(self, error: Exception) -> None:
         """Count a failed fetch if the tier failed it."""
