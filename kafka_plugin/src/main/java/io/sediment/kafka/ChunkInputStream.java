@@ -1,12 +1,10 @@
 package io.sediment.kafka;
 
-import com.google.protobuf.ByteString;
 import io.grpc.StatusException;
 import io.grpc.stub.BlockingClientCall;
 import java.io.IOException;
 import java.io.InputStream;
 import java.lang.ref.Cleaner;
-import java.nio.ByteBuffer;
 import java.util.Objects;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Function;
@@ -22,52 +20,73 @@ import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
  */
 final class ChunkInputStream<T> extends InputStream {
     private static final Cleaner CLEANER = Cleaner.create();
-    private static final ByteBuffer NOTHING = ByteBuffer.allocate(0);
 
     private final BlockingClientCall<?, T> call;
-    private final Function<T, ByteString> data;
+    private final Function<T, InputStream> data;
     private final String name;
     private final Failures failures;
     private final Patience patience;
+    private final Message message;
     private final Cleaner.Cleanable cancellation;
 
-    private ByteBuffer chunk = NOTHING;
     private boolean ended;
     private IOException failure;
 
     private ChunkInputStream(
         BlockingClientCall<?, T> call,
-        Function<T, ByteString> data,
+        Function<T, InputStream> data,
         String name,
         Failures failures,
-        Patience patience
+        Patience patience,
+        Message message
     ) {
         this.call = call;
         this.data = data;
         this.name = name;
         this.failures = failures;
         this.patience = patience;
-        this.cancellation =
-            CLEANER.register(this, () -> StreamingCalls.cancel(call, "the stream was closed"));
+        this.message = message;
+        this.cancellation = CLEANER.register(this, () -> {
+            message.replace(InputStream.nullInputStream());
+            StreamingCalls.cancel(call, "the stream was closed");
+        });
+    }
+
+    /** The data of one message. One that was closed, also by another thread, has none left. */
+    private static final class Message {
+        private InputStream data = InputStream.nullInputStream();
+
+        synchronized void replace(InputStream next) {
+            LogMessages.close(data);
+            data = next;
+        }
+
+        synchronized int read(byte[] target, int offset, int length) throws IOException {
+            return data.read(target, offset, length);
+        }
+
+        synchronized int available() throws IOException {
+            return data.available();
+        }
     }
 
     /**
      * Waits for the first chunk, or the end, of a call that was just begun, and returns its stream.
      *
-     * @param data returns the bytes of a message
+     * @param data returns the bytes of a message; closed once they were read
      * @param name the RPC, for messages
      * @param patience the interceptor of the call
      * @throws RemoteStorageException if the call fails before its first message
      */
     static <T> InputStream open(
         BlockingClientCall<?, T> call,
-        Function<T, ByteString> data,
+        Function<T, InputStream> data,
         String name,
         Failures failures,
         Patience patience
     ) throws RemoteStorageException {
         ChunkInputStream<T> stream =
-            new ChunkInputStream<>(call, data, name, failures, patience);
+            new ChunkInputStream<>(call, data, name, failures, patience, new Message());
         try {
             stream.advance();
         } catch (RemoteStorageException e) {
@@ -79,40 +98,21 @@ final class ChunkInputStream<T> extends InputStream {
 
     @Override
     public int read() throws IOException {
-        return hasByte() ? Byte.toUnsignedInt(chunk.get()) : -1;
+        byte[] one = new byte[1];
+        return read(one, 0, 1) < 0 ? -1 : Byte.toUnsignedInt(one[0]);
     }
 
     @Override
     public int read(byte[] target, int offset, int length) throws IOException {
         Objects.checkFromIndexSize(offset, length, target.length);
-        if (length == 0) {
-            return 0;
-        }
-        if (!hasByte()) {
-            return -1;
-        }
-        int count = Math.min(length, chunk.remaining());
-        chunk.get(target, offset, count);
-        return count;
-    }
-
-    @Override
-    public int available() {
-        return chunk.remaining();
-    }
-
-    @Override
-    public void close() {
-        failure = new IOException(name + ": the stream is closed");
-        chunk = NOTHING;
-        cancellation.clean();
-    }
-
-    private boolean hasByte() throws IOException {
         if (failure != null) {
             throw failure;
         }
-        while (!chunk.hasRemaining() && !ended) {
+        if (length == 0) {
+            return 0;
+        }
+        int count = message.read(target, offset, length);
+        while (count < 0 && !ended) {
             try {
                 advance();
             } catch (RemoteStorageException e) {
@@ -120,15 +120,27 @@ final class ChunkInputStream<T> extends InputStream {
                 failure = new IOException(e.getMessage(), e);
                 throw failure;
             }
+            count = message.read(target, offset, length);
         }
-        return chunk.hasRemaining();
+        return count;
+    }
+
+    @Override
+    public int available() throws IOException {
+        return message.available();
+    }
+
+    @Override
+    public void close() {
+        failure = new IOException(name + ": the stream is closed");
+        cancellation.clean();
     }
 
     private void advance() throws RemoteStorageException {
         try {
-            T message = patience.take(call::read);
-            ended = message == null;
-            chunk = ended ? NOTHING : data.apply(message).asReadOnlyByteBuffer();
+            T next = patience.take(call::read);
+            ended = next == null;
+            message.replace(ended ? InputStream.nullInputStream() : data.apply(next));
         } catch (StatusException e) {
             throw failures.of(name, e);
         } catch (TimeoutException e) {

@@ -1,13 +1,11 @@
 package io.sediment.kafka;
 
-import com.google.protobuf.ByteString;
 import io.grpc.stub.BlockingClientCall;
+import io.grpc.stub.ClientCalls;
 import io.sediment.kafka.CallFigures.Attempt;
 import io.sediment.tieredstorage.v1.DeleteLogSegmentDataRequest;
 import io.sediment.tieredstorage.v1.FetchIndexRequest;
-import io.sediment.tieredstorage.v1.FetchIndexResponse;
 import io.sediment.tieredstorage.v1.FetchLogSegmentRequest;
-import io.sediment.tieredstorage.v1.FetchLogSegmentResponse;
 import io.sediment.tieredstorage.v1.OpenLogSegmentRequest;
 import io.sediment.tieredstorage.v1.OpenLogSegmentResponse;
 import io.sediment.tieredstorage.v1.RemoteStorageManagerGrpc;
@@ -161,7 +159,7 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager,
         // Kafka reads a segment's indexes, unless it has them, before it reads from the segment.
         readAhead.expect(metadata);
         return openStream(
-            "FetchIndex", stub -> stub.fetchIndex(request), FetchIndexResponse::getData);
+            "FetchIndex", stub -> stub.fetchIndex(request), answer -> answer.getData().newInput());
     }
 
     /** Deletes all objects of the segment id. Idempotent: succeeds if there are none. */
@@ -222,8 +220,9 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager,
         throws RemoteStorageException {
         return openStream(
             "FetchLogSegment",
-            stub -> stub.fetchLogSegment(request),
-            FetchLogSegmentResponse::getData);
+            stub -> ClientCalls.blockingV2ServerStreamingCall(
+                stub.getChannel(), LogMessages.METHOD, stub.getCallOptions(), request),
+            Function.identity());
     }
 
     /**
@@ -233,7 +232,7 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager,
     private <T> InputStream openStream(
         String name,
         Function<RemoteStorageManagerBlockingV2Stub, BlockingClientCall<?, T>> begin,
-        Function<T, ByteString> data
+        Function<T, InputStream> data
     ) throws RemoteStorageException {
         Patience patience = Patience.withRead(config.progressTimeoutMs());
         try {

@@ -2,6 +2,7 @@ package io.sediment.kafka;
 
 import io.grpc.StatusException;
 import io.grpc.stub.BlockingClientCall;
+import java.io.InputStream;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
@@ -27,8 +28,12 @@ final class StreamingCalls {
         try {
             // Messages that have arrived wait in the call, in memory outside of the heap, for a
             // reader: cancelling alone would leak them.
-            while (call.read(CANCEL_TIMEOUT_MS, TimeUnit.MILLISECONDS) != null) {
-                continue;
+            Object message = call.read(CANCEL_TIMEOUT_MS, TimeUnit.MILLISECONDS);
+            while (message != null) {
+                if (message instanceof InputStream bytes) {
+                    LogMessages.close(bytes);
+                }
+                message = call.read(CANCEL_TIMEOUT_MS, TimeUnit.MILLISECONDS);
             }
         } catch (StatusException | TimeoutException e) {
             // It has ended, as requested.
