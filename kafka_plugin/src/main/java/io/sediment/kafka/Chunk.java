@@ -55,11 +55,12 @@ final class Chunk {
     }
 
     /**
-     * Reads all of the chunk's bytes from a stream, and that it then ends.
+     * Reads all of the chunk's bytes from a stream.
      *
-     * @throws IOException if the stream fails, or has fewer or more bytes
+     * @throws IOException if the stream fails, or has fewer bytes
      */
     void fill(InputStream bytes) throws IOException {
+        arrived(0);
         for (int number = 0; number < pieces.length; number++) {
             int start = number * PIECE_BYTES;
             int pieceBytes = Math.min(PIECE_BYTES, sizeBytes - start);
@@ -73,9 +74,6 @@ final class Chunk {
                 filled += count;
                 arrived(count);
             }
-        }
-        if (bytes.read() >= 0) {
-            throw new IOException("more bytes than asked for at position " + nextPosition());
         }
     }
 

@@ -38,6 +38,8 @@ final class ChunkCache implements AutoCloseable {
     private static final long STANDSTILL_NANOS = TimeUnit.SECONDS.toNanos(5);
     // Of the 8 streams that an RSM serves at a time by default, reads get theirs first.
     private static final int MAX_FETCHES_AHEAD = 8;
+    // By one request: each costs RSM and the store as much CPU time as a MiB.
+    private static final int MAX_CHUNKS_AHEAD = 4;
     private static final int CLOSE_TIMEOUT_S = 5;
 
     private final long maxBytes;
@@ -78,9 +80,21 @@ final class ChunkCache implements AutoCloseable {
     record Key(RemoteLogSegmentId segment, int startPosition, int endPosition) {
     }
 
+    /** One request for one or more chunks, in the order in which they arrive. */
+    private static final class Fetch {
+        private final boolean isAhead;
+        private final Map<Key, Entry> missing = new LinkedHashMap<>();
+        /** The one that is arriving. */
+        private volatile Chunk current;
+
+        Fetch(boolean isAhead) {
+            this.isAhead = isAhead;
+        }
+    }
+
     private static final class Entry {
         private final Chunk chunk;
-        private final boolean isAhead;
+        private final Fetch fetch;
         private boolean isUsed;
         private boolean isPassed;
         private boolean isFilling = true;
@@ -89,9 +103,9 @@ final class ChunkCache implements AutoCloseable {
         private int users;
         private long usedNanos;
 
-        Entry(Chunk chunk, boolean isAhead, long nowNanos) {
+        Entry(Chunk chunk, Fetch fetch, long nowNanos) {
             this.chunk = chunk;
-            this.isAhead = isAhead;
+            this.fetch = fetch;
             usedNanos = nowNanos;
         }
 
@@ -145,10 +159,10 @@ final class ChunkCache implements AutoCloseable {
             entries.put(key, entry);
         } else if (mayFetch) {
             misses++;
-            entry = fetch(segment, key, false, nowNanos);
+            entry = fetch(segment, List.of(key), false, nowNanos) ? entries.get(key) : null;
             misfits += entry == null ? 1 : 0;
         }
-        if (entry == null || entry.chunk.standstillNanos() >= STANDSTILL_NANOS) {
+        if (entry == null || isAtAStandstill(entry)) {
             return Optional.empty();
         }
         entry.isUsed = true;
@@ -168,11 +182,38 @@ final class ChunkCache implements AutoCloseable {
         }
     }
 
-    /** Begins to fetch a chunk that a reader will ask for next, if there is room. */
-    synchronized void fetchAhead(RemoteLogSegmentMetadata segment, int startPosition) {
-        Key key = key(segment, startPosition);
-        if (fetchesAhead < MAX_FETCHES_AHEAD && !entries.containsKey(key)) {
-            fetch(segment, key, true, clock.getAsLong());
+    /** How many chunks to fetch ahead for a reader that has read so many bytes in sequence. */
+    static int chunksAhead(long readBytes) {
+        return (int) Math.max(1, Math.min(MAX_CHUNKS_AHEAD, readBytes / (2 * CHUNK_BYTES)));
+    }
+
+    /**
+     * Begins to fetch the chunks that a reader will ask for next, if there is room for the first:
+     * none if the first is there. Those after it must leave half of all room to other readers.
+     */
+    synchronized void fetchAhead(
+        RemoteLogSegmentMetadata segment, int startPosition, int mostChunks
+    ) {
+        if (fetchesAhead == MAX_FETCHES_AHEAD) {
+            return;
+        }
+        long nowNanos = clock.getAsLong();
+        long neededBytes = entries.values().stream()
+            .filter(entry -> !entry.isEvictable(nowNanos))
+            .mapToLong(entry -> entry.chunk.sizeBytes())
+            .sum();
+        long most = Math.max(1, (maxBytes / 2 - neededBytes) / CHUNK_BYTES);
+        // The disk is read chunk by chunk.
+        most = disk.isPresent() ? 1 : Math.min(most, mostChunks);
+        List<Key> keys = new ArrayList<>();
+        long position = startPosition;
+        while (keys.size() < most && position < segment.segmentSizeInBytes()
+            && !entries.containsKey(key(segment, (int) position))) {
+            keys.add(key(segment, (int) position));
+            position += CHUNK_BYTES;
+        }
+        if (!keys.isEmpty()) {
+            fetch(segment, keys, true, nowNanos);
         }
     }
 
@@ -225,29 +266,41 @@ final class ChunkCache implements AutoCloseable {
         return new Key(segment.remoteLogSegmentId(), startPosition, endPosition);
     }
 
-    /** Null if there is no room. */
-    private Entry fetch(
-        RemoteLogSegmentMetadata segment, Key key, boolean isAhead, long nowNanos
+    /** Bytes that arrive behind others wait for these. */
+    private static boolean isAtAStandstill(Entry entry) {
+        return entry.isFilling && entry.fetch.current.standstillNanos() >= STANDSTILL_NANOS;
+    }
+
+    /** Begins one request for chunks that follow one another; returns whether there is room. */
+    private boolean fetch(
+        RemoteLogSegmentMetadata segment, List<Key> keys, boolean isAhead, long nowNanos
     ) {
-        Chunk chunk = new Chunk(key.startPosition(), key.endPosition(), this::newBuffer, clock);
-        if (threads.isShutdown() || !makeRoom(chunk.sizeBytes(), nowNanos)) {
-            return null;
+        int last = keys.get(keys.size() - 1).endPosition();
+        int sizeBytes = last - keys.get(0).startPosition() + 1;
+        if (threads.isShutdown() || !makeRoom(sizeBytes, nowNanos)) {
+            return false;
         }
-        Entry entry = new Entry(chunk, isAhead, nowNanos);
-        entries.put(key, entry);
-        heldBytes += chunk.sizeBytes();
+        Fetch fetch = new Fetch(isAhead);
+        for (Key key : keys) {
+            Chunk chunk = new Chunk(key.startPosition(), key.endPosition(), this::newBuffer, clock);
+            Entry entry = new Entry(chunk, fetch, nowNanos);
+            entries.put(key, entry);
+            fetch.missing.put(key, entry);
+            fetch.current = fetch.current == null ? chunk : fetch.current;
+        }
+        heldBytes += sizeBytes;
         if (isAhead) {
             fetchesAhead++;
-            fetchedAheadBytes += chunk.sizeBytes();
+            fetchedAheadBytes += sizeBytes;
         }
         try {
-            threads.execute(() -> fill(segment, key, entry));
+            threads.execute(() -> fill(segment, fetch, last));
         } catch (OutOfMemoryError e) {
             // No thread can be started. The caller reads a range of its own.
-            end(key, entry, new RemoteStorageException(key.segment() + ": " + e, e));
-            return null;
+            end(fetch, new RemoteStorageException(keys.get(0).segment() + ": " + e, e));
+            return false;
         }
-        return entry;
+        return true;
     }
 
     private boolean makeRoom(int wantedBytes, long nowNanos) {
@@ -269,38 +322,65 @@ final class ChunkCache implements AutoCloseable {
         return true;
     }
 
-    private void fill(RemoteLogSegmentMetadata segment, Key key, Entry entry) {
+    private void fill(RemoteLogSegmentMetadata segment, Fetch fetch, int endPosition) {
+        RemoteLogSegmentId id = segment.remoteLogSegmentId();
         RemoteStorageException failure = null;
         try {
-            if (disk.isEmpty() || !disk.get().load(key, entry.chunk)) {
-                fillFromSource(segment, key, entry.chunk);
+            if (disk.isEmpty() || !isLoaded(disk.get(), fetch)) {
+                fillFromSource(segment, fetch, endPosition);
             }
         } catch (RemoteStorageException e) {
             failure = e;
         } catch (IOException e) {
             failure = e.getCause() instanceof RemoteStorageException cause
                 ? cause
-                : new RemoteStorageException(key.segment() + ": " + e.getMessage(), e);
+                : new RemoteStorageException(id + ": " + e.getMessage(), e);
         } catch (RuntimeException | Error e) {
-            failure = new RemoteStorageException(key.segment() + ": " + e, e);
+            failure = new RemoteStorageException(id + ": " + e, e);
             throw e;
         } finally {
-            end(key, entry, failure);
+            end(fetch, failure);
         }
     }
 
-    private void fillFromSource(RemoteLogSegmentMetadata segment, Key key, Chunk chunk)
+    /** Whether the disk had the only chunk of a request. */
+    private boolean isLoaded(DiskChunks chunks, Fetch fetch) {
+        Map.Entry<Key, Entry> only = fetch.missing.entrySet().iterator().next();
+        return chunks.load(only.getKey(), only.getValue().chunk);
+    }
+
+    private void fillFromSource(RemoteLogSegmentMetadata segment, Fetch fetch, int endPosition)
         throws RemoteStorageException, IOException {
-        try (InputStream bytes = source.open(segment, key.startPosition(), key.endPosition())) {
-            chunk.fill(bytes);
+        Iterator<Map.Entry<Key, Entry>> missing = fetch.missing.entrySet().iterator();
+        Map.Entry<Key, Entry> next = missing.next();
+        try (InputStream bytes =
+                source.open(segment, next.getKey().startPosition(), endPosition)) {
+            next.getValue().chunk.fill(bytes);
+            while (missing.hasNext()) {
+                missing.remove();
+                end(next.getKey(), next.getValue(), null);
+                next = missing.next();
+                fetch.current = next.getValue().chunk;
+                fetch.current.fill(bytes);
+            }
+            if (bytes.read() >= 0) {
+                throw new IOException("more bytes than asked for after position " + endPosition);
+            }
         }
+    }
+
+    /** Ends the chunks that are still missing. */
+    private void end(Fetch fetch, RemoteStorageException failure) {
+        synchronized (this) {
+            fetchesAhead -= fetch.isAhead ? 1 : 0;
+        }
+        fetch.missing.forEach((key, entry) -> end(key, entry, failure));
     }
 
     private void end(Key key, Entry entry, RemoteStorageException failure) {
         boolean isHeld;
         synchronized (this) {
             entry.isFilling = false;
-            fetchesAhead -= entry.isAhead ? 1 : 0;
             isHeld = entries.get(key) == entry;
             if (failure != null && isHeld) {
                 entries.remove(key);
@@ -337,7 +417,7 @@ final class ChunkCache implements AutoCloseable {
 
     private void remove(Key key) {
         Entry entry = entries.remove(key);
-        neverUsedBytes += entry.isAhead && !entry.isUsed ? entry.chunk.sizeBytes() : 0;
+        neverUsedBytes += entry.fetch.isAhead && !entry.isUsed ? entry.chunk.sizeBytes() : 0;
         // The memory of one that is being filled is free when that has ended.
         heldBytes -= entry.isFilling ? 0 : entry.chunk.sizeBytes();
         entry.isRemoved = true;

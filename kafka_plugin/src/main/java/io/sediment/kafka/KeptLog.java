@@ -11,7 +11,7 @@ import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageExceptio
 
 /**
  * A log from a byte to its end: chunk by chunk while the cache has or fetches them, then by ranges
- * of its own. For a sequential reader chunks are fetched, one of them ahead.
+ * of its own. For a sequential reader chunks are fetched, one or more of them ahead.
  */
 final class KeptLog extends InputStream {
     private final ChunkCache cache;
@@ -137,7 +137,7 @@ final class KeptLog extends InputStream {
         }
         int nextPosition = chunk.get().nextPosition();
         if (read.isSequential() && nextPosition < sizeBytes) {
-            cache.fetchAhead(segment, nextPosition);
+            cache.fetchAhead(segment, nextPosition, ChunkCache.chunksAhead(read.bytes()));
         }
     }
 

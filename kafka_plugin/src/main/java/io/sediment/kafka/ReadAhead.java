@@ -59,7 +59,7 @@ final class ReadAhead implements ReadAheadMXBean, AutoCloseable {
     /** Fetches a segment's first chunk if a sequential reader is at the end of the one before. */
     void expect(RemoteLogSegmentMetadata segment) {
         if (segment.segmentSizeInBytes() > 0 && readers.anyBegins(segment)) {
-            cache.fetchAhead(segment, 0);
+            cache.fetchAhead(segment, 0, 1);
         }
     }
 

@@ -24,12 +24,14 @@ final class Readers {
         private final RemoteLogSegmentMetadata segment;
         private final int startPosition;
         private final boolean isSequential;
+        private final long earlierBytes;
         private volatile int position;
 
-        private Read(RemoteLogSegmentMetadata segment, int startPosition, boolean isSequential) {
+        private Read(RemoteLogSegmentMetadata segment, int startPosition, Optional<Read> earlier) {
             this.segment = segment;
             this.startPosition = startPosition;
-            this.isSequential = isSequential;
+            isSequential = earlier.isPresent();
+            earlierBytes = earlier.map(Read::bytes).orElse(0L);
             position = startPosition;
         }
 
@@ -44,6 +46,11 @@ final class Readers {
         /** Whether it continues an earlier read. */
         boolean isSequential() {
             return isSequential;
+        }
+
+        /** How many bytes this read and those that it continues have read so far. */
+        long bytes() {
+            return earlierBytes + position - startPosition;
         }
 
         /** Says that the reader has all bytes before a position. */
@@ -88,7 +95,7 @@ final class Readers {
         } else if (recent.size() == KEPT_READS) {
             recent.removeLast();
         }
-        Read read = new Read(segment, startPosition, earlier.isPresent());
+        Read read = new Read(segment, startPosition, earlier);
         recent.addFirst(read);
         return new Begun(read, earlier);
     }

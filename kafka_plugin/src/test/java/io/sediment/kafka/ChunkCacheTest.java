@@ -7,13 +7,16 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.ByteArrayInputStream;
+import java.io.InputStream;
 import java.util.Arrays;
 import java.util.Optional;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
+import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
@@ -22,6 +25,8 @@ class ChunkCacheTest {
 
     private final RemoteLogSegmentMetadata segment = Samples.newSegment(0, 8 * CHUNK);
     private final AtomicLong nowNanos = new AtomicLong();
+    private final AtomicInteger requests = new AtomicInteger();
+    private volatile int lostBytes;
     private volatile CountDownLatch arrival = new CountDownLatch(0);
     private final ChunkCache cache = new ChunkCache(2 * CHUNK, (log, start, end) -> {
         try {
@@ -68,7 +73,7 @@ class ChunkCacheTest {
     @Test
     void chunkOfAReaderThatHasStoppedIsEvicted() throws Exception {
         fetchWhole(0);
-        cache.fetchAhead(segment, CHUNK);
+        cache.fetchAhead(segment, CHUNK, 4);
         nowNanos.set(TimeUnit.SECONDS.toNanos(9));
         assertTrue(cache.get(segment, 0, false).isPresent());
         assertEventually(() -> cache.isWhole(segment, CHUNK), "the fetch ends");
@@ -144,6 +149,68 @@ class ChunkCacheTest {
         arrival.countDown();
         assertEventually(() -> cache.counts().heldBytes() == 0, "the fetch ends");
         assertThrows(NullPointerException.class, () -> byteOf(dropped, 0), "it is free");
+    }
+
+    @Test
+    void chunksAheadArriveByOneRequestAndLeaveHalfOfTheRoom() throws Exception {
+        try (ChunkCache roomy = new ChunkCache(
+                8 * CHUNK, this::numbered, Optional.empty(), nowNanos::get)) {
+            roomy.get(segment, 0, true);
+            roomy.fetchAhead(segment, CHUNK, 4);
+            for (int start = 0; start < 4 * CHUNK; start += CHUNK) {
+                Chunk chunk = roomy.get(segment, start, false).orElseThrow();
+                chunk.await(start + CHUNK - 1);
+                assertEquals(start / CHUNK, byteOf(chunk, start));
+                assertEquals(start / CHUNK, byteOf(chunk, start + CHUNK - 1));
+            }
+            assertFalse(roomy.get(segment, 4 * CHUNK, false).isPresent());
+            assertEquals(2, requests.get());
+            roomy.fetchAhead(segment, 7 * CHUNK, 4);
+            assertEventually(() -> roomy.isWhole(segment, 7 * CHUNK), "the segment's last");
+        }
+    }
+
+    @Test
+    void requestThatBreaksOffKeepsTheChunksThatHaveArrived() throws Exception {
+        lostBytes = CHUNK;
+        try (ChunkCache roomy = new ChunkCache(
+                8 * CHUNK, this::numbered, Optional.empty(), nowNanos::get)) {
+            arrival = new CountDownLatch(1);
+            roomy.fetchAhead(segment, 0, 3);
+            Chunk first = roomy.get(segment, 0, false).orElseThrow();
+            Chunk last = roomy.get(segment, 2 * CHUNK, false).orElseThrow();
+            nowNanos.set(TimeUnit.SECONDS.toNanos(5));
+            assertFalse(roomy.get(segment, 2 * CHUNK, false).isPresent(), "all stand still");
+            arrival.countDown();
+            first.await(CHUNK - 1);
+            assertThrows(RemoteStorageException.class, () -> last.await(2 * CHUNK));
+            assertEventually(() -> roomy.counts().heldBytes() == 2 * CHUNK, "the fetch ends");
+            assertTrue(roomy.get(segment, CHUNK, false).isPresent());
+            assertFalse(roomy.get(segment, 2 * CHUNK, false).isPresent());
+        }
+    }
+
+    @Test
+    void readerGetsMoreChunksAheadTheLongerItReads() {
+        assertEquals(1, ChunkCache.chunksAhead(0));
+        assertEquals(1, ChunkCache.chunksAhead(4L * CHUNK - 1));
+        assertEquals(2, ChunkCache.chunksAhead(4L * CHUNK));
+        assertEquals(4, ChunkCache.chunksAhead(Long.MAX_VALUE));
+    }
+
+    /** Bytes that have the number of their chunk, of which the last are lost. */
+    private InputStream numbered(RemoteLogSegmentMetadata log, int start, int end) {
+        requests.incrementAndGet();
+        try {
+            arrival.await();
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+        byte[] bytes = new byte[end - start + 1 - lostBytes];
+        for (int at = 0; at < bytes.length; at++) {
+            bytes[at] = (byte) ((start + at) / CHUNK);
+        }
+        return new ByteArrayInputStream(bytes);
     }
 
     @Test
