@@ -36,7 +36,7 @@ from services.rlm.kafka_log.log_dir import find_partitions
 from tests.harness.eventually import eventually
 
 ROUNDS = 1 if QUICK else 5
-SEGMENTS = (0, 1_000, 10_000) if QUICK else (0, 10_000, 100_000)
+SEGMENTS = (0, 10_000, 100_000)
 TIERS = (LTS, STREAMED)
 READ = Case("a record of the tier", "read", 1, 2, 1_000, 16, segment_bytes=MIB)
 
