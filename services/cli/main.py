@@ -38,6 +38,7 @@ COMMANDS = {
     "topics": ("topics", "List, configure and delete topics."),
     "partitions": ("partitions", "Show what an RLM ships and serves; repair a partition."),
     "db": ("db", "Create, check, maintain and rebuild the metadata database."),
+    "selftest": ("selftest", "Copy a small segment, look it up, read it back and delete it."),
     "store": ("store", "Check the object store behind RSM."),
     "policy": ("policy", "Check a policy file and show what it grants."),
     "config": ("config", "Check a file of settings."),
