@@ -2,7 +2,7 @@
 
 {{- /* "true" if a component has a token instead of a certificate. Call with (dict "root" $ "component" "sweeps"). */ -}}
 {{- define "sediment.hasToken" -}}
-{{- if has .component (list "sweeps" "checks") -}}
+{{- if has .component (list "sweeps" "checks" "selftest") -}}
 {{- if eq (index .root.Values .component).credentials "token" -}}true{{- end -}}
 {{- end -}}
 {{- end -}}
@@ -36,7 +36,14 @@
 {{- if or .Values.sweeps.retention.enabled .Values.sweeps.removal.enabled -}}{{- $all = append $all "sweeps" -}}{{- end -}}
 {{- if or .Values.checks.reconcile.enabled .Values.checks.scrub.enabled -}}{{- $all = append $all "checks" -}}{{- end -}}
 {{- if and .Values.maintenance.enabled .Values.maintenance.keepState -}}{{- $all = append $all "maintenance" -}}{{- end -}}
+{{- if include "sediment.hasSelftest" . -}}{{- $all = append $all "selftest" -}}{{- end -}}
 {{- uniq $all | toJson -}}
+{{- end -}}
+
+{{- /* "true" if `helm test` has a pod: with secrets of the user's own it needs one more of them. */ -}}
+{{- define "sediment.hasSelftest" -}}
+{{- $isKnown := or (not .Values.tls.enabled) .Values.tls.certManager.enabled .Values.tls.existingSecrets.selftest -}}
+{{- if and .Values.selftest.enabled $isKnown -}}true{{- end -}}
 {{- end -}}
 
 {{- /* Those that have a certificate of their own, as JSON. */ -}}
@@ -67,7 +74,7 @@
 {{- end -}}
 {{- end -}}
 
-{{- /* The volumes of a service, a sweep, a check or the maintenance. Call with (dict "root" $ "component" "rsm"). */ -}}
+{{- /* The volumes of a service, a sweep, a check, the maintenance or the self-test. Call with (dict "root" $ "component" "rsm"). */ -}}
 {{- define "sediment.tlsVolumes" -}}
 {{- if and .root.Values.tls.enabled (has .component (include "sediment.tlsComponents" .root | fromJsonArray)) }}
 - name: tls
@@ -88,7 +95,7 @@
           expirationSeconds: {{ int .root.Values.tls.tokens.expirationSeconds }}
           path: token
 {{- end }}
-{{- if not (has .component (list "sweeps" "checks" "maintenance")) }}
+{{- if not (has .component (list "sweeps" "checks" "maintenance" "selftest")) }}
 - name: policy
   configMap:
     name: {{ include "sediment.policyName" .root }}
@@ -111,7 +118,7 @@
   mountPath: /etc/sediment/token
   readOnly: true
 {{- end }}
-{{- if not (has .component (list "sweeps" "checks" "maintenance")) }}
+{{- if not (has .component (list "sweeps" "checks" "maintenance" "selftest")) }}
 - name: policy
   mountPath: /etc/sediment/policy
   readOnly: true
@@ -124,7 +131,7 @@
 {{- end }}
 {{- end -}}
 
-{{- /* How a sweep, a check or the maintenance connects, as a container's env. Call with (dict "root" $ "component" "sweeps"). */ -}}
+{{- /* How a sweep, a check, the maintenance or the self-test connects, as a container's env. Call with (dict "root" $ "component" "sweeps"). */ -}}
 {{- define "sediment.clientEnv" -}}
 {{- if .root.Values.tls.enabled }}
 - name: SEDIMENT_TLS_CA_FILE

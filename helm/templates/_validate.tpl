@@ -112,7 +112,7 @@
 
 {{- define "sediment.wrongEnv" -}}
 {{- $wrong := list -}}
-{{- range $where := list "defaults" "rsm" "rlmm" "rlm" "migration" "maintenance" "sweeps" "checks" -}}
+{{- range $where := list "defaults" "rsm" "rlmm" "rlm" "migration" "maintenance" "sweeps" "checks" "selftest" -}}
 {{- range (index $.Values $where).extraEnv -}}
 {{- if regexMatch "^(RSM|RLMM|RLM)_" .name -}}
 {{- $wrong = append $wrong (printf "%s.extraEnv has %s, a setting: settings go to rsm.settings, rlmm.settings and rlm.settings." $where .name) -}}
@@ -125,7 +125,7 @@
 {{- /* Of lists that are given under defaults, each sentence once. */ -}}
 {{- define "sediment.wrongVolumes" -}}
 {{- $wrong := list -}}
-{{- range $component := list "rsm" "rlmm" "rlm" "migration" "maintenance" "sweeps" "checks" -}}
+{{- range $component := list "rsm" "rlmm" "rlm" "migration" "maintenance" "sweeps" "checks" "selftest" -}}
 {{- $own := index $.Values $component -}}
 {{- $values := mergeOverwrite (deepCopy $.Values.defaults) (deepCopy $own) -}}
 {{- $volumesAt := printf "%s.extraVolumes" (hasKey $own "extraVolumes" | ternary $component "defaults") -}}

@@ -147,13 +147,13 @@ def test_policy_grants_the_needed_roles_to_the_charts_clients(issued: Rendered) 
     parse_policy(text.encode())  # as strict as the services
     policy = tomllib.loads(text)
     granted = {grant["identities"][0]: grant["roles"] for grant in policy["grant"]}
-    for component in ("rlm", "sweeps"):
+    for component in ("rlm", "sweeps", "selftest"):
         (identity,) = issued.one("Certificate", f"sediment-{component}-tls")["spec"]["uris"]
         assert granted.pop(identity)
     assert granted == {
         grant["identities"][0]: grant["roles"] for grant in CERT_MANAGER["tls"]["policy"]["grants"]
     }
-    (broker,) = (grant for grant in policy["grant"] if "topics" in grant)
+    _selftest, broker = (grant for grant in policy["grant"] if "topics" in grant)
     assert broker["topics"] == ["orders-*"]
 
 

@@ -37,6 +37,7 @@ TOKENS = FILES["tokens"]
 SWEEPS = ("sediment-retention-sweep", "sediment-partition-removal-sweep")
 SWEEPER = account(NAMESPACE, "sediment-sweeps")
 CHECKER = account(NAMESPACE, "sediment-checks")
+SELF_TESTER = account(NAMESPACE, "sediment-selftest")
 START_TIMEOUT_MS = 60_000
 
 
@@ -104,13 +105,18 @@ def test_the_policy_grants_the_service_accounts_of_sweeps_and_checks(rendered: R
     account_of_pod = pod_spec(rendered.one("CronJob", SWEEPS[0]))["serviceAccountName"]
     assert account(NAMESPACE, account_of_pod) == SWEEPER
     own = {grant["identities"][0]: grant["roles"] for grant in TOKENS["tls"]["policy"]["grants"]}
-    roles = {SWEEPER: ["sweeper"], CHECKER: ["sweeper", "reader"]}
+    roles = {
+        SWEEPER: ["sweeper"],
+        CHECKER: ["sweeper", "reader"],
+        SELF_TESTER: ["shipper", "reader", "deleter"],
+    }
     assert granted(rendered) == {**roles, **own}
 
 
 def test_with_cert_manager_the_sweeps_need_no_certificate() -> None:
     tokens = {**TOKENS["tls"]["tokens"], "audience": "tier"}
-    changes = {"tls": {"tokens": tokens}, "sweeps": {"credentials": "token"}}
+    token = {"credentials": "token"}
+    changes = {"tls": {"tokens": tokens}, "sweeps": token, "selftest": token}
     found = render(changed(FILES["cert-manager"], changes))
     names = {o["metadata"]["name"] for o in found.of_kind("Certificate")}
     assert names == {"sediment-rsm-tls", "sediment-rlmm-tls", "sediment-rlm-tls"}
