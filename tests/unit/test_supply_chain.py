@@ -1,12 +1,18 @@
 """Check the lock, what installs from it, and the licences of what it names."""
 
+import base64
+import hashlib
+import io
 import re
+import tarfile
 import tomllib
+from dataclasses import replace
 
 import pytest
 
 from hatch_build import ROOT
 from supply_chain.bill_of_materials import check_allowed, complete, licence_of
+from supply_chain.npm import UPLOT, files_of
 from supply_chain.requirements import EXPORT_LOCK, LOCK, locked, sets
 from tests.licences import SETS, installed, packages
 
@@ -157,3 +163,23 @@ def _rows(heading: str) -> list[list[str]]:
     lines = section.partition("\n## ")[0].splitlines()
     table = [line for line in lines if line.startswith("| ")][1:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+def _npm_archive(contents: dict[str, bytes]) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as tar:
+        for name, content in contents.items():
+            member = tarfile.TarInfo(f"package/{name}")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return made.getvalue()
+
+
+def test_the_charting_library_is_taken_by_its_hash_alone() -> None:
+    archive = _npm_archive({name: name.encode() for name in UPLOT.files})
+    with pytest.raises(ValueError, match=r"uplot-1\.6\.32\.tgz has the sha512 .*, not KIMVnG68"):
+        files_of(UPLOT, archive)
+    sha512 = base64.b64encode(hashlib.sha512(archive).digest()).decode()
+    found = files_of(replace(UPLOT, sha512=sha512), archive)
+    assert found["uPlot.LICENSE"] == b"LICENSE"
+    assert set(found) == set(UPLOT.files.values())

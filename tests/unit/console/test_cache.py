@@ -1,0 +1,68 @@
+"""Test that answers are kept for a moment, and that callers at once cost one question."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+
+from services.console.cache import RecentAnswers
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_an_answer_is_kept_until_it_is_too_old() -> None:
+    clock, asked = Clock(), iter(range(9))
+    recent = RecentAnswers(clock=clock)
+
+    def get() -> int:
+        return recent.get("key", 1.0, lambda: next(asked))
+
+    assert [get(), get()] == [0, 0]
+    clock.now = 0.9
+    assert get() == 0
+    clock.now = 1.0
+    assert [get(), get()] == [1, 1]
+    assert recent.get("another key", 1.0, lambda: "other") == "other"
+
+
+def test_callers_at_once_share_one_question() -> None:
+    recent, asked, go = RecentAnswers(), list[int](), Event()
+
+    def ask() -> str:
+        asked.append(1)
+        assert go.wait(60)
+        return "answer"
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(recent.get, "key", 1.0, ask) for _ in range(8)]
+        go.set()
+        assert {answer.result() for answer in answers} == {"answer"}
+    assert len(asked) == 1
+
+
+def test_an_error_is_given_to_those_who_wait_and_not_kept() -> None:
+    recent, failures = RecentAnswers(), iter([OSError("away"), None])
+
+    def ask() -> str:
+        failure = next(failures)
+        if failure is not None:
+            raise failure
+        return "there"
+
+    with pytest.raises(OSError, match="away"):
+        recent.get("key", 60.0, ask)
+    assert recent.peek("key") is None
+    assert recent.get("key", 60.0, ask) == "there"
+    assert recent.peek("key") == "there"
+
+
+def test_only_the_latest_answers_are_kept() -> None:
+    recent = RecentAnswers(max_entries=2)
+    for number in range(3):
+        recent.get(number, 60.0, lambda: "x")
+    assert [recent.peek(number) for number in range(3)] == [None, "x", "x"]
