@@ -25,7 +25,7 @@ _END_S = 5
 
 
 def listening_socket(address: str) -> socket.socket:
-    """Bind an address.
+    """Listen on an address.
 
     Raises:
         SystemExit: it is in use, or does not belong to this machine.
@@ -36,6 +36,8 @@ def listening_socket(address: str) -> socket.socket:
         made = socket.socket(found[0], socket.SOCK_STREAM)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(found[4])
+        # Who is given the URL may connect at once, and waits until the server accepts.
+        made.listen(MAX_CONNECTIONS)
     except OSError as e:
         raise SystemExit(
             f"cannot listen on {address}: {e.strerror}; set another listen address"

@@ -38,6 +38,7 @@ def running(command: list[str], environment: Mapping[str, str]) -> Iterator[str]
         assert process.wait(60) == 0, process.stdout.read()
     finally:
         process.kill()
+        process.wait()
         process.stdout.close()
 
 
