@@ -2,8 +2,10 @@
 
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -22,6 +24,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "spark-records.md").read_text()
 MOST_STARTS = 5
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+_METHOD = "/tieredstorage.v1.RemoteStorageManager/FetchLogSegment"
+STREAMED = f'sediment_rpc_seconds_count{{code="OK",method="{_METHOD}"}}'
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +58,41 @@ def test_spark_reads_what_the_source_reads(spark: SparkSession, shipped: ServedT
     ]
     reach = frame(spark, shipped, table="offsets").where("partition = 0").collect()
     assert [row.from_offset for row in reach] == [0]
+
+
+@pytest.fixture
+def direct_reads(tier: Tier, spark: SparkSession) -> Iterator[None]:
+    """RSM hands out URLs, and Spark gives its filters to sources."""
+    tier.rsm_process.stop()
+    tier.rsm_process.start({"RSM_DIRECT_READS": "true"})
+    spark.conf.set(PUSHDOWN, "true")
+    yield
+    spark.conf.unset(PUSHDOWN)
+    tier.rsm_process.stop()
+    tier.rsm_process.start()
+
+
+def counted(tier: Tier, name: str) -> float:
+    """Return the sum of RSM's samples with this beginning."""
+    with urlopen(f"http://{tier.rsm_process.announcement.metrics}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+def test_a_query_gives_its_filters_to_the_source_which_reads_the_store_itself(
+    spark: SparkSession, tier: Tier, shipped: ServedTier, direct_reads: None
+) -> None:
+    whole = frame(spark, shipped, splitBytes=4_096, directReads="true", pushdown="true")
+    found = whole.where("topic = 'payments' AND partition = 0 AND offset >= 57 AND offset < 120")
+    assert 0 < found.rdd.getNumPartitions() < whole.where("partition = 0").rdd.getNumPartitions()
+    rows = found.orderBy("offset").select("offset", "value").collect()
+    assert counted(tier, "sediment_rsm_direct_reads_total") > 0
+    assert counted(tier, STREAMED) == 0
+    read = {"topic": "payments", "partition": 0, "fromOffset": 57, "toOffset": 119}
+    assert [(row.offset, row.value) for row in rows] == [
+        (row["offset"], row["value"]) for row in records(shipped, **read)
+    ]
+    assert counted(tier, STREAMED) > 0
 
 
 def test_a_stream_that_is_stopped_goes_on_where_it_was(
