@@ -93,9 +93,7 @@ class Counted:
         return getattr(self._manager, name)
 
 
-def test_a_first_read_costs_one_listing_and_one_read_of_the_log(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_reads_in_order_cost_one_read_of_the_log_and_no_index(stack: Stack, log_dir: Path) -> None:
     files = three_segments(log_dir)
     files.epochs((0, 0))
     whole = bytes_of(files.path)
@@ -105,6 +103,9 @@ def test_a_first_read_costs_one_listing_and_one_read_of_the_log(
     assert whole.startswith(b"".join(part.record_batches for part in fetch(rlm, 0, max_bytes=1)))
     assert rlmm.calls == {"list_remote_log_segments": 1}
     assert rsm.calls == {"fetch_log_segment": 1}
+    (part,) = fetch(rlm, 5, max_bytes=1)
+    assert part.record_batches == batch(5, 5)
+    assert set(rsm.calls) == {"fetch_log_segment"}
 
 
 def test_a_damaged_object_is_a_corrupt_message(stack: Stack, log_dir: Path) -> None:

@@ -43,11 +43,14 @@ class SequentialRead:
         used: chunks in which the reader was, and that may not make room for others yet. Weak: a
             remembered read keeps no bytes that the cache has dropped.
         looked_behind: the segment whose successor was looked up.
+        ended_in, ended_at: the segment, and the position behind the last batch that was read.
     """
 
     run_bytes: int = 0
     used: WeakSet[Chunk] = field(default_factory=WeakSet)
     looked_behind: RemoteLogSegmentId | None = None
+    ended_in: RemoteLogSegmentId | None = None
+    ended_at: int = 0
 
     @property
     def is_sequential(self) -> bool:

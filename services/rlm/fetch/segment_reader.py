@@ -64,19 +64,24 @@ class SegmentBytes:
 
 
 def batches_from(
-    segment: SegmentBytes, offset: int, entry: IndexEntry | None, takes: TakesBatch
+    segment: SegmentBytes,
+    offset: int,
+    entry: IndexEntry | None,
+    takes: TakesBatch,
+    start: int = 0,
 ) -> Iterator[Batch]:
     """Read and verify the batches from the one that contains `offset` or follows it.
 
     Args:
         takes: called with a batch's size before its bytes are read; the first False ends the read.
         entry: the greatest entry of the offset index at or below `offset`; if it does not point at
-            its batch, the read starts at the segment's beginning.
+            its batch, the read starts at `start`.
+        start: the position of a batch that is not behind `offset`.
 
     Raises:
         BatchError: if a batch is damaged.
     """
-    position = entry[1] if entry is not None and _is_true(segment, entry) else 0
+    position = entry[1] if entry is not None and _is_true(segment, entry) else start
     batches = walk_batches(
         segment.window, position, segment.end_position, segment.base_offset, verify=False
     )
@@ -227,20 +232,24 @@ class RemoteSegmentReader:
                 f"segment {name} cannot be read: its metadata has no size; run `sediment scrub "
                 f"--topic {name.topic_id_partition.topic}`"
             )
-        # Its first batch is at its beginning.
-        has_entry = offset > segment.start_offset
-        entry = self._cache.offset_index(segment).lookup(offset) if has_entry else None
-        partition = segment.remote_log_segment_id.topic_id_partition
+        segment_id = segment.remote_log_segment_id
+        partition = segment_id.topic_id_partition
         read, read_bytes, next_offset = self._reads.begin(partition, offset), 0, offset
+        continues = read.ended_in == segment_id
+        # Its first batch is at its beginning, and a reader that continues needs no index.
+        needs_entry = offset > segment.start_offset and not continues
+        entry = self._cache.offset_index(segment).lookup(offset) if needs_entry else None
+        start = read.ended_at if continues else 0
         wait_s = self._wait_s if waits else 0.0
 
         window = SegmentWindow(self._chunks, segment, wanted_bytes, read, wait_s, next_segment)
         try:
             with closing(window):
                 source = SegmentBytes(window, segment.start_offset, size, end_offset)
-                for batch in batches_from(source, offset, entry, takes):
+                for batch in batches_from(source, offset, entry, takes, start):
                     yield batch
                     read_bytes += batch.size_bytes
+                    read.ended_in, read.ended_at = segment_id, batch.next_position
                     is_last = batch.next_position >= size
                     next_offset = segment.end_offset if is_last else batch.last_offset
                     next_offset += 1
