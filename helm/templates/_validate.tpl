@@ -67,6 +67,21 @@
 {{- end -}}
 {{- end -}}
 {{- range $component := list "rsm" "rlmm" -}}
+{{- with index $.Values $component -}}
+{{- if .autoscaling.enabled -}}
+{{- if gt (int .autoscaling.minReplicas) (int .autoscaling.maxReplicas) -}}
+{{- $wrong = append $wrong (printf "%s.autoscaling.minReplicas is %d, more than maxReplicas, %d: lower one." $component (int .autoscaling.minReplicas) (int .autoscaling.maxReplicas)) -}}
+{{- end -}}
+{{- if not (or .autoscaling.targetCPUUtilizationPercentage .autoscaling.metrics) -}}
+{{- $wrong = append $wrong (printf "%s.autoscaling has no metric: set targetCPUUtilizationPercentage or metrics." $component) -}}
+{{- end -}}
+{{- if and .autoscaling.targetCPUUtilizationPercentage (not (dig "requests" "cpu" "" .resources)) -}}
+{{- $wrong = append $wrong (printf "%s.autoscaling goes by the share of resources.requests.cpu, which is not set: set it, or set targetCPUUtilizationPercentage to null and give metrics." $component) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $component := list "rsm" "rlmm" -}}
 {{- with (index $.Values $component).podDisruptionBudget -}}
 {{- if and .enabled (has (toString .maxUnavailable) (list "0" "0%")) -}}
 {{- $wrong = append $wrong (printf "%s.podDisruptionBudget.maxUnavailable is %v, so that no node with a pod of %s could ever be drained: allow at least 1, or set %s.podDisruptionBudget.enabled to false." $component .maxUnavailable $component $component) -}}
@@ -78,6 +93,14 @@
 
 {{- define "sediment.wrongRlm" -}}
 {{- $wrong := list -}}
+{{- with .Values.monitoring.podMonitor -}}
+{{- if and .enabled (not $.Values.rlm.sidecar.enabled) -}}
+{{- $wrong = append $wrong "monitoring.podMonitor.enabled is for RLM in the brokers' pods: set rlm.sidecar.enabled, or use monitoring.serviceMonitor." -}}
+{{- end -}}
+{{- if and .enabled (not .selector) -}}
+{{- $wrong = append $wrong "monitoring.podMonitor.selector is empty: give the labels of the brokers' pods." -}}
+{{- end -}}
+{{- end -}}
 {{- with .Values.rlm -}}
 {{- if and .enabled .sidecar.enabled -}}
 {{- $wrong = append $wrong "rlm.enabled and rlm.sidecar.enabled are both true, and two RLMs would ship the same directories: choose one." -}}

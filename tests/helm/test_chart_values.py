@@ -149,6 +149,26 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
         "defaults.extraVolumes: add it.",
     ),
     (
+        {"rsm": {"autoscaling": {"enabled": True, "minReplicas": 7}}},
+        "rsm.autoscaling.minReplicas is 7, more than maxReplicas, 6: lower one.",
+    ),
+    (
+        {"rlmm": {"autoscaling": {"enabled": True, "targetCPUUtilizationPercentage": None}}},
+        "rlmm.autoscaling has no metric: set targetCPUUtilizationPercentage or metrics.",
+    ),
+    (
+        {"rsm": {"autoscaling": {"enabled": True}, "resources": {"requests": {"cpu": None}}}},
+        "rsm.autoscaling goes by the share of resources.requests.cpu, which is not set: set it",
+    ),
+    (
+        {"monitoring": {"podMonitor": {"enabled": True, "selector": {"app": "kafka"}}}},
+        "monitoring.podMonitor.enabled is for RLM in the brokers' pods: set rlm.sidecar.enabled",
+    ),
+    (
+        {"monitoring": {"podMonitor": {"enabled": True}}},
+        "monitoring.podMonitor.selector is empty: give the labels of the brokers' pods.",
+    ),
+    (
         {
             "defaults": {"extraVolumes": [CA_VOLUME], "extraVolumeMounts": [CA_MOUNT]},
             "migration": {"extraVolumes": []},

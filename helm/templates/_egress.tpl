@@ -1,0 +1,64 @@
+{{- /* What a service may reach. Call with (dict "root" $ "component" "rsm"). */ -}}
+
+{{- /* One rule. Call with (dict "ports" (list 443) "to" list): no peers are any peer. */ -}}
+{{- define "sediment.egressRule" -}}
+- ports:
+    {{- range .ports }}
+    - port: {{ int . }}
+      protocol: TCP
+    {{- end }}
+  {{- with .to }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end -}}
+
+{{- /* As JSON. */ -}}
+{{- define "sediment.storePorts" -}}
+{{- $store := .Values.objectStore -}}
+{{- $own := regexFind ":[0-9]+$" $store.endpoint | trimPrefix ":" | default (ternary "443" "80" $store.secure) | int -}}
+{{- $ports := list $own -}}
+{{- /* An STS; of `aws` also the metadata service of the node. */ -}}
+{{- if ne $store.credentials "files" -}}{{- $ports = append $ports 443 -}}{{- end -}}
+{{- if eq $store.credentials "aws" -}}{{- $ports = append $ports 80 -}}{{- end -}}
+{{- .Values.networkPolicy.egress.storePorts | default (uniq $ports) | toJson -}}
+{{- end -}}
+
+{{- /* As JSON. */ -}}
+{{- define "sediment.brokerPorts" -}}
+{{- $ports := list -}}
+{{- range splitList "," (dig "RLM_BOOTSTRAP_SERVERS" "" .Values.rlm.settings) -}}
+{{- with regexFind "[0-9]+$" (trim .) -}}{{- $ports = append $ports (int .) -}}{{- end -}}
+{{- end -}}
+{{- .Values.networkPolicy.egress.brokerPorts | default (uniq $ports) | toJson -}}
+{{- end -}}
+
+{{- define "sediment.egress" -}}
+{{- $egress := .root.Values.networkPolicy.egress -}}
+- ports:
+    - port: 53
+      protocol: UDP
+    - port: 53
+      protocol: TCP
+  {{- with $egress.dnsTo }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- if eq .component "rsm" }}
+{{ include "sediment.egressRule" (dict "ports" (include "sediment.storePorts" .root | fromJsonArray) "to" $egress.storeTo) }}
+{{- end }}
+{{- if eq .component "rlmm" }}
+{{ include "sediment.egressRule" (dict "ports" $egress.databasePorts "to" $egress.databaseTo) }}
+{{- end }}
+{{- if eq .component "rlm" }}
+{{- $grpc := index (include "sediment.ports" (dict "root" .root "component" "rsm") | fromJson) "grpc" }}
+{{- $own := dict "app.kubernetes.io/instance" .root.Release.Name "app.kubernetes.io/part-of" "sediment" }}
+{{ include "sediment.egressRule" (dict "ports" (list $grpc) "to" (list (dict "podSelector" (dict "matchLabels" $own)))) }}
+{{- with include "sediment.brokerPorts" .root | fromJsonArray }}
+{{ include "sediment.egressRule" (dict "ports" . "to" $egress.brokersTo) }}
+{{- end }}
+{{- end }}
+{{- with $egress.extra }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
