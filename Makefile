@@ -268,7 +268,7 @@ types: $(VENV)/.dev $(VENV)/.spark ## mypy --strict over everything
 	$(BIN)/mypy .
 
 .PHONY: docs
-docs: $(VENV)/.dev ## Write docs/config.md, metrics.md and roles.md, the chart's schema and its README from their sources
+docs: $(VENV)/.dev ## Write docs/config.md, json.md, metrics.md and roles.md, the chart's schema and its README from their sources
 	$(BIN)/python -m tests.reference config > docs/config.md.new && mv docs/config.md.new docs/config.md
 	$(BIN)/python -m tests.reference metrics > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
 	$(BIN)/python -m tests.reference roles > docs/roles.md.new && mv docs/roles.md.new docs/roles.md
@@ -280,6 +280,7 @@ check: lint types test ## Everything that must be green before a commit
 .PHONY: shape
 shape: $(VENV)/.dev ## Count modules, lines, circles between folders and what each role's import reaches
 	$(BIN)/python -m tests.shape
+	$(BIN)/python -m tests.printed.page
 
 .PHONY: bench
 bench: $(VENV)/.dev $(VENV)/.spark ## Measure (BENCH=name for one); tables here, JSON in build/bench/

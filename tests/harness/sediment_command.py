@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from services.cli.main import app
 from services.cli.output import reported
 from services.local.stack import own_environment
+from tests.harness.printed_documents import check_printed
 
 Completed = subprocess.CompletedProcess[str]
 
@@ -43,19 +44,23 @@ def sediment(*arguments: object, environment: Mapping[str, str] | None = None) -
         sys.stdout.flush()
         sys.stderr.flush()
         output, errors = (stream.getvalue().decode() for stream in streams[:2])
+    check_printed(command, output)
     return subprocess.CompletedProcess(["sediment", *command], exit_code, output, errors)
 
 
 def sediment_process(*arguments: object, environment: Mapping[str, str] | None = None) -> Completed:
     """Run a command as a process of its own to its end, for effects that only a process shows."""
-    return subprocess.run(
-        [sys.executable, "-m", "services.cli", *map(str, arguments)],
+    command = list(map(str, arguments))
+    done = subprocess.run(
+        [sys.executable, "-m", "services.cli", *command],
         env=own_environment(environment or {}),
         capture_output=True,
         text=True,
         timeout=_TIMEOUT_S,
         check=False,
     )
+    check_printed(command, done.stdout)
+    return done
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient
 from tests.harness.invariants import assert_invariants
+from tests.harness.printed_documents import check_printed
 from tests.harness.rlmm_database import copy_lease_ends
 
 BUNDLED_LOG = Path(__file__).parent.parent / "data" / "kafka-log"
@@ -104,6 +105,7 @@ class World:
         with self.start_shipping() as process:
             output, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
+        check_printed(("ship", "-o", "json"), output)
         report: dict[str, Any] = json.loads(output)
         return report
 
@@ -152,7 +154,7 @@ class World:
 
     def sediment(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run a command against this world's RLMM."""
-        return subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-m", "services.cli", *arguments],
             env={**os.environ, "SEDIMENT_RLMM": self.rlmm.address},
             text=True,
@@ -160,6 +162,8 @@ class World:
             timeout=60,
             check=False,
         )
+        check_printed(arguments, done.stdout)
+        return done
 
     def retention_due(self) -> dict[UUID, dict[str, Any]]:
         """Return the announcement of a dry run for every partition of this log, by segment id."""

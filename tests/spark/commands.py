@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from services.local.stack import own_environment
+from tests.harness.printed_documents import check_printed
 from tests.harness.tier import Tier
 
 # A guard against hanging: ten times what a sweep needs on a quiet machine.
@@ -55,6 +56,7 @@ def start(argv: list[str], failpoint: str | None = None) -> "subprocess.Popen[st
 def ended(process: "subprocess.Popen[str]") -> Swept:
     with process:
         output, errors = process.communicate(timeout=TIMEOUT_S)
+    check_printed(("sweep", "retention", "-o", "json"), output)
     return Swept(process.returncode, json.loads(output) if output else {}, errors)
 
 

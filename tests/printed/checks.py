@@ -1,0 +1,303 @@
+"""Describe what the commands about the whole tier print."""
+
+from services.api.partitions import AnomalyKind, VerificationKind
+from services.api.remote_log_metadata_manager import SweepKind, SweepOutcome
+from services.api.segments import RemoteLogSegmentState
+from services.cli.doctor_findings import Level
+from services.workflows.unfinished_copies import CopyKind
+from tests.printed.fields import (
+    boolean,
+    counts,
+    fields,
+    id_of,
+    integer,
+    list_of,
+    map_of,
+    nullable,
+    number,
+    one_of,
+    text,
+    time_ms,
+)
+from tests.printed.shared import LOCATIONS, PARTITION, RUN_ID, SEVERITY, TOTALS, Document
+
+_AGES = {
+    "bytes_by_age?": map_of({"type": "integer"}, "Bytes by the age of the segments; with --ages."),
+    "bytes_copied?": map_of({"type": "integer"}, "Bytes copied in the last days; with --ages."),
+    "write_requests?": map_of({"type": "integer"}, "Requests of these copies; with --ages."),
+    "write_cost_per_month?": number("Their cost; with --ages and a price."),
+}
+
+_SIZES = {
+    "partitions": integer("Its partitions in the tier."),
+    **TOTALS,
+    "objects": integer("The objects of its finished segments."),
+    "cost_per_month?": number("The cost of its finished bytes, with --price-per-gib-month."),
+    **_AGES,
+}
+
+_OWNER = nullable(text("The value of sediment.owner; null if not set."))
+
+_USAGE = (
+    fields(
+        "A topic.",
+        {"topic": text("The topic's name."), "topic_id": id_of("the topic"), "owner": _OWNER}
+        | _SIZES,
+    ),
+    fields(
+        "An owner, with --by owner, or the sum.",
+        {"owner": _OWNER, "topics": integer("Its topics.")} | _SIZES,
+    ),
+)
+
+_RECONCILE = fields(
+    "A comparison of the store with the metadata.",
+    {
+        "run_id": RUN_ID,
+        "delete": boolean("Whether --delete was given."),
+        "grace_ms": integer("What is younger is left alone."),
+        "locations": LOCATIONS,
+        "objects": integer("Objects that were listed."),
+        "segments": integer("Segments that were compared."),
+        "anomalies": counts(AnomalyKind, "The differences that were found, by kind."),
+        "copies": counts(CopyKind, "Copies that did not finish, by kind."),
+        "unfinished": list_of(text("A copy."), "The first of these copies."),
+        "deleted_objects": integer("Objects that were deleted."),
+        "ended_uploads": integer("Unfinished uploads that were ended."),
+        "left": integer("Objects that were not deleted because they changed meanwhile."),
+        "unrecorded": integer("Deletions that the audit trail does not have."),
+        "failures": list_of(text("A failure."), "What could not be read or deleted."),
+    },
+)
+
+_SCRUB = fields(
+    "A run that read segments and verified their checksums.",
+    {
+        "run_id": RUN_ID,
+        "part": integer("The part that was read."),
+        "parts": integer("The number of parts."),
+        "topics": list_of(text("A topic's name."), "The topics; empty: all."),
+        "locations": LOCATIONS,
+        "rate_bytes_per_s": integer("The most bytes that were read in a second; 0: any."),
+        "segments": integer("Segments of this part."),
+        "verified": integer("Segments that are as they were written."),
+        "damaged": integer("Segments that are not."),
+        "anomalies": fields(
+            "The anomalies that were recorded, by kind.",
+            {
+                kind.value: integer(f"How many are {kind.value}.")
+                for kind in (AnomalyKind.CORRUPT_OBJECT, AnomalyKind.MISSING_OBJECTS)
+            },
+        ),
+        "not_checked": integer("Segments that could not be read."),
+        "deleted_meanwhile": integer("Segments that were deleted meanwhile."),
+        "listings_broken_off": integer("Partitions whose segments were not all listed."),
+        "cut_short": boolean("Whether the run ended before its end."),
+        "read_bytes": integer("Bytes that were read."),
+        "reasons": list_of(text("A reason."), "What was damaged or not checked, and why."),
+    },
+)
+
+_ANOMALY = fields(
+    "A difference between metadata and store.",
+    {
+        "kind": one_of(AnomalyKind, "What differs."),
+        "topic_id": id_of("the topic"),
+        "partition": integer("The partition's number."),
+        "segment_id": id_of("the segment"),
+        "object_key": text('The object; "" for the segment as a whole.'),
+        "detail": text("The figures."),
+        "first_seen_ms": time_ms("When a run found it first."),
+        "last_seen_ms": time_ms("When a run found it last."),
+        "times_seen": integer("How many runs found it."),
+        "run_id": text("The last run that found it."),
+    },
+)
+
+_VERIFIED = fields(
+    "What was verified of a topic in one way.",
+    {
+        "topic": text("The topic's name."),
+        "topic_id": id_of("the topic"),
+        "kind": one_of(VerificationKind, "RECONCILE compares objects, SCRUB reads all bytes."),
+        "finished_segments": integer("Its segments in the tier now."),
+        "finished_bytes": integer("The bytes of their log files."),
+        "last": nullable(
+            fields(
+                "The last verification; null if there was none.",
+                {
+                    "ended_ms": time_ms("When the part that was read first ended."),
+                    "last_ended_ms": time_ms("When the part that was read last ended."),
+                    "parts": integer("The number of parts."),
+                    "verified_parts": integer("Those that were read."),
+                    "run_id": text("The last run."),
+                    "segments": integer("Segments of the topic when it was read."),
+                    "verified_segments": integer("Segments that are as they were written."),
+                    "verified_bytes": integer("Bytes that were verified."),
+                    "failed_segments": integer("Segments that are not."),
+                },
+            )
+        ),
+    },
+)
+
+_VERIFY = fields(
+    "The segments of one partition, read and verified.",
+    PARTITION
+    | {
+        "segments": integer("Finished segments of the partition."),
+        "verified": integer("Segments that are as they were written."),
+        "damaged": integer("Segments that are not."),
+        "unchecked": integer("Segments that could not be read."),
+        "deleted_meanwhile": integer("Segments that were deleted meanwhile."),
+        "missing_start_offsets": list_of(
+            integer("A start offset."), "Segments without their objects."
+        ),
+        "elsewhere_start_offsets": list_of(
+            integer("A start offset."), "Segments in other locations, which were not read."
+        ),
+        "read_bytes": integer("Bytes that were read."),
+        "reasons": list_of(text("A reason."), "What was damaged or not checked, and why."),
+    },
+)
+
+_SWEEP_RECORD = fields(
+    "The last sweep of a kind and topics.",
+    {
+        "kind": one_of(SweepKind, "What it deleted."),
+        "topics": list_of(text("A topic's name."), "The topics; empty: all."),
+        "run_id": text("The id of its plan."),
+        "outcome": one_of(SweepOutcome, "How it ended."),
+        "duration_ms": integer("How long it took."),
+        "planned_segments": integer("Segments of its plan."),
+        "deleted_segments": integer("Segments that it deleted."),
+        "deleted_bytes": integer("The bytes of their log files."),
+        "failed_segments": integer("Segments that it could not delete."),
+        "ended_ms": time_ms("When it ended, by the database's clock."),
+    },
+)
+
+_STATUS = fields(
+    "Whether the tier is well.",
+    {
+        "severity": SEVERITY | {"description": "The worst of all lines; the exit code is 0, 1, 2."},
+        "services": list_of(
+            fields(
+                "An endpoint.",
+                {
+                    "service": text("RSM, RLMM or RLM."),
+                    "address": text("HOST:PORT."),
+                    "severity": SEVERITY,
+                    "version": text('The release that it runs; "" if unknown.'),
+                    "ready": boolean("Whether it serves."),
+                    "problem": text('Why it does not; "" if it does.'),
+                },
+            ),
+            "The services.",
+        ),
+        "copy_lags": list_of(
+            fields(
+                "How far the copies of a broker are behind.",
+                {
+                    "severity": SEVERITY,
+                    "broker_id": integer("The broker."),
+                    "partitions": integer("Partitions that it leads."),
+                    "lagging_partitions": integer("Those with segments that are not copied."),
+                    "held_back_partitions": integer("Those that a problem holds back."),
+                    "uncopied_segments": integer("Rolled segments that are not copied."),
+                    "uncopied_bytes": integer("The bytes of their log files."),
+                    "oldest_timestamp_ms": nullable(time_ms("The time of the oldest of them.")),
+                    "local_retention_used": nullable(
+                        number("The share of local retention that has passed; 1: Kafka deletes.")
+                    ),
+                },
+            ),
+            "A line per RLM.",
+        ),
+        "tier": nullable(
+            fields(
+                "What RLMM knows; null if it was not reached.",
+                {
+                    "topics": integer("Topics in the tier."),
+                    "partitions": integer("Partitions in the tier."),
+                    **TOTALS,
+                    "unfinished_segments": integer("Segments that are being copied or deleted."),
+                    "unread_partitions": integer("Partitions with such segments not looked into."),
+                    "stuck": list_of(
+                        fields(
+                            "A copy or deletion that began long ago.",
+                            PARTITION
+                            | {
+                                "state": one_of(RemoteLogSegmentState, "Its state."),
+                                "start_offset": integer("Its first offset."),
+                                "age_ms": integer("For how long."),
+                            },
+                        ),
+                        "The oldest first.",
+                    ),
+                    "held_topics": list_of(text("A topic's name."), "Topics on hold."),
+                    "deleting_partitions": integer("Partitions that are being deleted."),
+                    "oldest_mark_ms": nullable(time_ms("Since when the first of them is.")),
+                    "anomalies": counts(AnomalyKind, "Anomalies that runs saw lately, by kind."),
+                    "has_more_anomalies": boolean("Whether there are more than were counted."),
+                    "verifications": fields(
+                        "How long ago all was verified, by kind.",
+                        {
+                            kind.value: fields(
+                                "The topic that was verified least recently.",
+                                {
+                                    "oldest_ended_ms": nullable(time_ms("When.")),
+                                    "oldest_topic": nullable(text("Its name.")),
+                                    "unverified_topics": integer("Topics never verified."),
+                                },
+                            )
+                            for kind in VerificationKind
+                        },
+                    ),
+                    "sweeps": list_of(_SWEEP_RECORD, "The last sweeps, the latest first."),
+                },
+            )
+        ),
+        "lines": list_of(
+            fields(
+                "A line of the screen.",
+                {
+                    "what": text("What it is about."),
+                    "severity": SEVERITY,
+                    "text": text("The line, for people; it may change with any release."),
+                },
+            ),
+            "The lines of the screen.",
+        ),
+    },
+)
+
+_DOCTOR = fields(
+    "What is wrong with settings, clocks, store and database.",
+    {
+        "level": one_of(Level, "The worst of all findings.", by_name=True),
+        "findings": list_of(
+            fields(
+                "A finding.",
+                {
+                    "check": text("The check that found it."),
+                    "level": one_of(Level, "How bad it is.", by_name=True),
+                    "text": text("What was found."),
+                    "next": text('What to do; "" if nothing.'),
+                },
+            ),
+            "The findings.",
+        ),
+    },
+)
+
+DOCUMENTS = (
+    Document(("status",), (_STATUS,)),
+    Document(("doctor",), (_DOCTOR,)),
+    Document(("usage",), _USAGE, is_listed=True),
+    Document(("reconcile",), (_RECONCILE,)),
+    Document(("scrub",), (_SCRUB,)),
+    Document(("verify",), (_VERIFY,)),
+    Document(("verified",), (_VERIFIED,), is_listed=True),
+    Document(("anomalies",), (_ANOMALY,), is_listed=True),
+)

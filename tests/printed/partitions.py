@@ -1,0 +1,143 @@
+"""Describe what the commands about one partition print."""
+
+from services.api.offset_queries import SpecialTime
+from services.api.remote_log_manager import PartitionRole, RecordSource
+from services.client.records import RecordKind
+from services.rlm.copy.ship import ShipOutcome
+from tests.printed.fields import boolean, fields, integer, list_of, nullable, one_of, text, time_ms
+from tests.printed.shared import EPOCHS, EVENT, GAP, PARTITION, PROBLEM, PROBLEMS, SEGMENT, Document
+
+_CHANGED = fields(
+    "A change of a partition.",
+    PARTITION
+    | {
+        "applied": boolean("Whether this call changed something."),
+        "revision": integer("The partition's revision afterwards."),
+    },
+)
+
+_SHIP = fields(
+    "One copy pass.",
+    {
+        "outcome": one_of(
+            ShipOutcome,
+            "DONE: all that is rolled is in the tier. PARTIAL: something is held back. "
+            "FAILED: no partition is complete.",
+        ),
+        "partitions": list_of(
+            fields(
+                "A partition of the log directories.",
+                PARTITION
+                | {
+                    "copied_segments": integer("Segments that this run copied."),
+                    "copied_bytes": integer("The bytes of their log files."),
+                    "present_segments": integer("Segments that were in the tier before."),
+                    "present_bytes": integer("The bytes of their log files."),
+                    "held_segments": integer("Segments that problems hold back."),
+                    "unsettled_segments": integer(
+                        "Segments that the broker may still change: above the high watermark, or "
+                        "with an open transaction."
+                    ),
+                    "settled_before_offset": nullable(
+                        integer("The offset before which all is settled; null if unknown.")
+                    ),
+                    "will_settle": boolean("Whether a running broker will settle the others."),
+                    "cleaned_attempts": integer("Unfinished copies that this run deleted."),
+                    "known_gaps": list_of(
+                        GAP,
+                        "The gaps, including those of earlier runs.",
+                    ),
+                    "problems": PROBLEMS,
+                },
+            ),
+            "The partitions.",
+        ),
+        "log_dir_problems": list_of(
+            fields("A problem.", PROBLEM), "Folders and files that belong to no partition."
+        ),
+    },
+)
+
+_FETCH = fields(
+    "A record. Of key and key_base64 one is there; so with value.",
+    {
+        "offset": integer("The record's offset."),
+        "timestamp_ms": time_ms("The record's time; -1 if it has none."),
+        "key?": nullable(text("The key as text; null if it is null.")),
+        "key_base64?": text("The key, if it is not UTF-8."),
+        "value?": nullable(text("The value as text; null if it is null.")),
+        "value_base64?": text("The value, if it is not UTF-8."),
+        "headers": list_of(
+            fields(
+                "A header.",
+                {
+                    "name": text("Its name."),
+                    "value?": nullable(text("Its value as text; null if it is null.")),
+                    "value_base64?": text("Its value, if it is not UTF-8."),
+                },
+            ),
+            "The headers, in their order.",
+        ),
+        "leader_epoch": integer("The leader epoch of its batch."),
+        "source": nullable(one_of(RecordSource, "Where it was read from.")),
+        "kind": one_of(RecordKind, "What it is to a consumer of transactions."),
+    },
+)
+
+_OFFSETS = fields(
+    "An offset of the log.",
+    {
+        "of": text(
+            f"The place: {', '.join(each.name.lower() for each in SpecialTime)}, or the --time "
+            "as it was given."
+        ),
+        "offset": integer("The offset; -1 if there is none."),
+        "leader_epoch": nullable(integer("The leader epoch of that offset; null if unknown.")),
+        "timestamp_ms": time_ms("The time of the record; -1 if it does not matter."),
+    },
+)
+
+_SEGMENTS = fields(
+    "A segment in the tier.",
+    SEGMENT
+    | {
+        "segment_leader_epochs": EPOCHS,
+        "broker_id": integer("The broker that copied it."),
+        "broker_leader_epoch": nullable(integer("The leader epoch that it was copied under.")),
+        "txn_idx_empty": boolean("Whether it has no aborted transactions."),
+    },
+)
+
+_DESCRIPTION = fields(
+    "A partition as an RLM knows it.",
+    PARTITION
+    | {
+        "leader_id": integer("The broker that leads it."),
+        "leader_epoch": integer("The leader epoch that RLM copies under."),
+        "log_start_offset": integer("The first readable offset, in the tier or here."),
+        "local_log_start_offset": integer("The first local offset."),
+        "last_stable_offset": integer("The last stable offset."),
+        "log_end_offset": integer("The offset that the next record will get."),
+        "copied_through_offset": integer("The last copied offset; -1 if nothing is copied."),
+        "local_segments": integer("Local segments, the active one included."),
+        "local_size_bytes": integer("The bytes of their log files."),
+        "pending_segments": integer("Rolled segments that are not copied yet."),
+        "pending_size_bytes": integer("The bytes of their log files."),
+        "remote_segments": integer("Finished segments in the tier."),
+        "remote_size_bytes": integer("The bytes of their log files."),
+        "problems": PROBLEMS,
+        "role": nullable(one_of(PartitionRole, "The broker's role; null if it has none.")),
+    },
+)
+
+DOCUMENTS = (
+    Document(("partitions",), (_DESCRIPTION,), is_listed=True),
+    Document(
+        ("partitions undelete", "partitions reset-epoch", "partitions release-export"), (_CHANGED,)
+    ),
+    Document(("segments",), (_SEGMENTS,), is_listed=True),
+    Document(("events",), (fields("A change of a partition.", EVENT),), is_listed=True),
+    Document(("fetch",), (_FETCH,), is_listed=True),
+    Document(("offsets",), (_OFFSETS,), is_listed=True),
+    Document(("ship",), (_SHIP,)),
+)
