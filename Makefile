@@ -12,6 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 EXPORT_VENV := .venv-export
+SITE_VENV := .venv-site
 BIN := $(VENV)/bin
 PROTOS := $(shell find protos -name '*.proto')
 PLUGIN_SOURCES := kafka_plugin/pom.xml $(shell find kafka_plugin/src/main -type f) $(PROTOS)
@@ -282,6 +283,16 @@ shape: $(VENV)/.dev ## Count modules, lines, circles between folders and what ea
 	$(BIN)/python -m tests.shape
 	$(BIN)/python -m tests.printed.page
 
+$(SITE_VENV)/.installed: docs_site/requirements.lock $(VENV)/.runtime
+	$(BIN)/python -m venv --clear $(SITE_VENV)
+	$(SITE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --no-build-isolation \
+	  --require-hashes --requirement docs_site/requirements.lock
+	@touch $@
+
+.PHONY: site
+site: $(SITE_VENV)/.installed ## Build docs/ as a site into build/site/; a link that leads nowhere fails
+	NO_MKDOCS_2_WARNING=1 $(SITE_VENV)/bin/mkdocs build --quiet --clean --config-file docs_site/mkdocs.yml
+
 .PHONY: bench
 bench: $(VENV)/.dev $(VENV)/.spark ## Measure (BENCH=name for one); tables here, JSON in build/bench/
 	$(BIN)/python -m benchmarks $(BENCH)
@@ -293,4 +304,4 @@ build/googleapis: $(VENV)/.dev
 
 .PHONY: clean
 clean: ## Remove what was built and installed here
-	rm -rf $(VENV) $(EXPORT_VENV) gen build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(EXPORT_VENV) $(SITE_VENV) gen build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,29 @@
+"""Check that the navigation of the site has every page once (`make site` checks the links)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from hatch_build import ROOT
+
+DOCS = ROOT / "docs"
+OUTSIDE = {"index.md", "chart.md"}
+
+
+def pages(nav: Any) -> Iterator[str]:
+    if isinstance(nav, dict):
+        nav = list(nav.values())
+    if isinstance(nav, list):
+        for entry in nav:
+            yield from pages(entry)
+    elif (DOCS / nav).is_dir():
+        yield from (f"{nav}/{page.name}" for page in (DOCS / nav).glob("*.md"))
+    else:
+        yield nav
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    nav = yaml.safe_load((ROOT / "docs_site" / "mkdocs.yml").read_text())["nav"]
+    written = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    assert sorted(pages(nav)) == sorted(written | OUTSIDE)
