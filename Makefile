@@ -143,6 +143,13 @@ sbom-plugin: build/.plugin
 	mkdir -p build/sbom
 	cp $(PLUGIN_BILL) build/sbom/sediment-kafka-plugin.json
 
+.PHONY: release release-check
+release: $(VENV)/.dev ## Build wheel, sdist, plugin, chart, image contexts, bills and notes into build/release/ (Java 17, Maven)
+	$(BIN)/python -m supply_chain.release build/release
+
+release-check: $(VENV)/.dev ## The same, twice, and compare the bytes
+	$(BIN)/python -m supply_chain.release --check build/release
+
 .PHONY: licences
 licences: $(VENV)/.dev $(VENV)/.spark $(VENV)/.browser build/.plugin ## Write docs/licences.md, the licence of each dependency (Java 17, Maven)
 	$(BIN)/python -m tests.licences $(PLUGIN_BILL) > docs/licences.md.new && mv docs/licences.md.new docs/licences.md
@@ -273,15 +280,8 @@ docs: $(VENV)/.dev ## Write docs/config.md, json.md, metrics.md and roles.md, th
 	$(BIN)/python -m tests.reference config > docs/config.md.new && mv docs/config.md.new docs/config.md
 	$(BIN)/python -m tests.reference metrics > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
 	$(BIN)/python -m tests.reference roles > docs/roles.md.new && mv docs/roles.md.new docs/roles.md
-	$(BIN)/python -m tests.helm.reference
-
-.PHONY: check
-check: lint types test ## Everything that must be green before a commit
-
-.PHONY: shape
-shape: $(VENV)/.dev ## Count modules, lines, circles between folders and what each role's import reaches
-	$(BIN)/python -m tests.shape
 	$(BIN)/python -m tests.printed.page
+	$(BIN)/python -m tests.helm.reference
 
 $(SITE_VENV)/.installed: docs_site/requirements.lock $(VENV)/.runtime
 	$(BIN)/python -m venv --clear $(SITE_VENV)
@@ -292,6 +292,13 @@ $(SITE_VENV)/.installed: docs_site/requirements.lock $(VENV)/.runtime
 .PHONY: site
 site: $(SITE_VENV)/.installed ## Build docs/ as a site into build/site/; a link that leads nowhere fails
 	NO_MKDOCS_2_WARNING=1 $(SITE_VENV)/bin/mkdocs build --quiet --clean --config-file docs_site/mkdocs.yml
+
+.PHONY: check
+check: lint types test ## Everything that must be green before a commit
+
+.PHONY: shape
+shape: $(VENV)/.dev ## Count modules, lines, circles between folders and what each role's import reaches
+	$(BIN)/python -m tests.shape
 
 .PHONY: bench
 bench: $(VENV)/.dev $(VENV)/.spark ## Measure (BENCH=name for one); tables here, JSON in build/bench/
