@@ -420,7 +420,11 @@ class DescribePage:
 
 @dataclass(frozen=True, slots=True)
 class CopyLag:
-    """How far the copies of the partitions that a broker leads are behind; see the proto."""
+    """How far the copies of the partitions that a broker leads are behind; see the proto.
+
+    Attributes:
+        drained: RLM starts no copy and no deletion; see RemoteLogManager.drain.
+    """
 
     broker_id: int
     partitions: int
@@ -430,6 +434,18 @@ class CopyLag:
     uncopied_bytes: int = 0
     oldest_timestamp_ms: int | None = None
     local_retention_used: float | None = None
+    drained: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ActivePasses:
+    """The passes that still run in an RLM that starts no others: of copying, and of deleting."""
+
+    copies: int
+    deletions: int
+
+    def __add__(self, other: "ActivePasses") -> "ActivePasses":
+        return ActivePasses(self.copies + other.copies, self.deletions + other.deletions)
 
 
 class RemoteLogManager(PartitionLifecycle, Protocol):
@@ -466,6 +482,14 @@ class RemoteLogManager(PartitionLifecycle, Protocol):
 
     def copy_lag(self) -> CopyLag:
         """Return how far copies are behind, as the latest passes found it."""
+        ...
+
+    def drain(self, *, cancel: bool = False) -> ActivePasses:
+        """Start no copy and no deletion from now on, or start them again; return what still runs.
+
+        Idempotent, so that a client polls with it. A copy or deletion that has begun is finished;
+        reads are served all along. It lasts until it is cancelled or the process ends.
+        """
         ...
 
 

@@ -28,7 +28,7 @@ MEANING = {
     Role.DELETER: "expires and deletes segments and partitions: RLM or a broker that retains",
     Role.SWEEPER: "scans, marks and deletes in bulk, reports anomalies: sweeps and reconciliation",
     Role.AUDITOR: "reads events, anomalies, settings and states, but no records",
-    Role.ADMIN: "changes settings, marks topics for deletion, undeletes, resets and imports",
+    Role.ADMIN: "changes settings, marks topics for deletion, undeletes, resets, imports, drains",
     Role.EXPORTER: "keeps offsets from retention until they are exported, besides reader",
     Role.KEEPER: "keeps settings and log starts in the object store: `sediment db maintain`",
 }
@@ -219,6 +219,7 @@ _RLM: dict[str, Rule] = {
     "BuildRemoteLogAuxState": _of_partitions(_R),
     "DescribePartitions": Rule(_roles(_R, _A), Topics.FILTER, filter="topics"),
     "GetCopyLag": Rule(_roles(_R, _A), Topics.ALL),
+    "Drain": Rule(_roles(_M), Topics.ALL),
     "OnLeadershipChange": _of_partitions(_S),
     "StopPartitions": _of_partitions(
         _S, _D, by_value=ValueRule("partitions.reason", _STOP_REASONS)

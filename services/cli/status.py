@@ -3,7 +3,7 @@
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
 import typer
@@ -142,6 +142,9 @@ def lines_of(status: Status) -> Iterator[Line]:
 
 def lag_text(lag: CopyLag, now_ms: int) -> str:
     """Describe how far an RLM's copies are behind."""
+    if lag.drained:
+        behind = lag_text(replace(lag, drained=False), now_ms)
+        return f"drained, until a restart or `sediment drain --cancel`; {behind}"
     if not lag.partitions:
         return "this RLM leads no partition: it copies nothing"
     of = f"broker {lag.broker_id}, {lag.partitions:,} partitions"

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from services.api.offset_queries import (
     RecordsToDelete,
 )
 from services.api.remote_log_manager import (
+    ActivePasses,
     CopyLag,
     DescribePage,
     FetchPart,
@@ -49,6 +50,7 @@ from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.replicas import AuxStateQuery, RemoteLogAuxState, ReplicaService
 from services.api.topic_config import UNLIMITED
 from services.common import tracing
+from services.common.cancellation import Cancellation
 from services.common.fair_queue import FairQueue, QuotaLimit
 from services.common.retry import Backoff
 from services.rlm.consumers.catalog import ServedPartition
@@ -95,6 +97,8 @@ _POLICIES_INTERVAL_S = 1.0
 """The interval at which policies of new topics are read; it costs nothing without new topics."""
 
 _INDEX_CACHE = "upkeep of the index cache"
+_STARTS_NOTHING = "drained: starting no copy and no deletion until that is cancelled, or a restart"
+_STARTS_AGAIN = "not drained any more: starting copies and deletions again"
 _REMOVER_THREADS = 2
 _LOCAL_RETENTION_THREADS = 2
 
@@ -167,7 +171,9 @@ class BrokerRemoteLogManager:
         )
         self._rlmm = rlmm
         self._source = source
-        self._stopping = threading.Event()
+        self._drained = threading.Event()
+        # A drained RLM begins as little as one that stops.
+        self._stopping = Cancellation(self._drained)
         self._cancelled = threading.Event()
         self._directories = LogDirectories(log_dirs)
         self.broker_id = broker_id = self._directories.broker_id
@@ -408,7 +414,24 @@ class BrokerRemoteLogManager:
         return [each for name, each in found.items() if topic in ("", name.topic)]
 
     def copy_lag(self) -> CopyLag:
-        return copy_lag_of(self.led_partitions(), self.broker_id, time.time_ns() // 1_000_000)
+        lag = copy_lag_of(self.led_partitions(), self.broker_id, time.time_ns() // 1_000_000)
+        return replace(lag, drained=self._drained.is_set())
+
+    def drain(self, *, cancel: bool = False) -> ActivePasses:
+        deleting = (
+            self.expiration_scheduler,
+            self.local_retention_scheduler,
+            self.removal_scheduler,
+        )
+        if self._drained.is_set() is cancel:
+            _log.warning("%s", _STARTS_AGAIN if cancel else _STARTS_NOTHING)
+        if cancel:
+            self._drained.clear()
+        else:
+            self._drained.set()
+        for scheduler in (self.scheduler, *deleting):
+            scheduler.resume() if cancel else scheduler.pause()
+        return ActivePasses(self.scheduler.running, sum(each.running for each in deleting))
 
     def _all_partitions(self, describer: PageDescriber) -> list[Partition]:
         """Return the local and remote partitions; only the local ones if RLMM is down."""

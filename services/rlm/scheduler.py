@@ -144,6 +144,7 @@ class Scheduler:
         self._waiting = WaitingTasks()
         self._running: set[Hashable] = set()
         self._stopping = False
+        self._paused = False
         self._ticker: threading.Thread | None = None
 
     def schedule(self, key: Hashable, task: Task) -> None:
@@ -178,6 +179,23 @@ class Scheduler:
         with self._changed:
             while self._start_next():
                 pass
+
+    def pause(self) -> None:
+        """Start no more passes until `resume`; passes that run go on to their end."""
+        with self._changed:
+            self._paused = True
+
+    def resume(self) -> None:
+        """Start passes again, first those that became due meanwhile."""
+        with self._changed:
+            self._paused = False
+            self._due_earlier.notify()
+
+    @property
+    def running(self) -> int:
+        """Return the number of passes that run."""
+        with self._changed:
+            return len(self._running)
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no task is running; return False after the timeout."""
@@ -227,7 +245,7 @@ class Scheduler:
 
     def _until_next_s(self) -> float:
         due_s = self._waiting.next_due_s()
-        if due_s is None or len(self._running) >= self._threads:
+        if due_s is None or self._paused or len(self._running) >= self._threads:
             return self._interval_s
         if self._starts_from_s is not None:
             due_s = max(due_s, self._starts_from_s)
@@ -240,7 +258,7 @@ class Scheduler:
     def _start_next(self) -> bool:
         """Start the next due task; return False if none is due or no thread is available."""
         with self._changed:
-            if self._stopping or len(self._running) >= self._threads:
+            if self._stopping or self._paused or len(self._running) >= self._threads:
                 return False
             if self._starts_from_s is not None and self._clock() < self._starts_from_s:
                 return False
@@ -286,7 +304,7 @@ class Scheduler:
                 run = self._next_after()
 
     def _next_after(self) -> _Run | None:
-        if self._ticker is None or self._stopping:
+        if self._ticker is None or self._stopping or self._paused:
             return None
         run = self._take_due()
         if self._clock() + self._until_next_s() < self._wakes_at_s:

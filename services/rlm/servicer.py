@@ -85,6 +85,10 @@ class RemoteLogManagerServicer(pb_grpc.RemoteLogManagerServicer):
     ) -> pb.GetCopyLagResponse:
         return copy_lag_to_proto(self._manager.copy_lag())
 
+    def Drain(self, request: pb.DrainRequest, context: grpc.ServicerContext) -> pb.DrainResponse:
+        active = self._manager.drain(cancel=request.cancel)
+        return pb.DrainResponse(active_copies=active.copies, active_deletions=active.deletions)
+
     def OnLeadershipChange(
         self, request: pb.OnLeadershipChangeRequest, context: grpc.ServicerContext
     ) -> pb.OnLeadershipChangeResponse:

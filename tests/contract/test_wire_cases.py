@@ -16,7 +16,8 @@ from tieredstorage.v1 import (
     remote_storage_manager_pb2,
 )
 
-# These have suites of their own (test_rlm_reads.py, test_descriptions.py, test_cli_status.py).
+# These have suites of their own (test_rlm_reads.py, test_descriptions.py, test_cli_status.py,
+# test_drain.py).
 ELSEWHERE = {
     "Fetch",
     "ListOffsets",
@@ -25,6 +26,7 @@ ELSEWHERE = {
     "BuildRemoteLogAuxState",
     "DescribePartitions",
     "GetCopyLag",
+    "Drain",
 }
 
 

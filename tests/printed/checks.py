@@ -210,6 +210,7 @@ _STATUS = fields(
                     "local_retention_used": nullable(
                         number("The share of local retention that has passed; 1: Kafka deletes.")
                     ),
+                    "drained": boolean("Whether it starts no copies and deletions."),
                 },
             ),
             "A line per RLM.",

@@ -130,7 +130,26 @@ _DESCRIPTION = fields(
     },
 )
 
+_DRAIN = fields(
+    "RLMs that were drained, or whose drain was cancelled.",
+    {
+        "rlms": list_of(
+            fields(
+                "An RLM.",
+                {
+                    "address": text("HOST:PORT."),
+                    "drained": boolean("Whether it starts no copies and deletions."),
+                    "active_copies": integer("Partitions with an active copy pass."),
+                    "active_deletions": integer("Partitions with an active pass that deletes."),
+                },
+            ),
+            "The RLMs.",
+        )
+    },
+)
+
 DOCUMENTS = (
+    Document(("drain",), (_DRAIN,)),
     Document(("partitions",), (_DESCRIPTION,), is_listed=True),
     Document(
         ("partitions undelete", "partitions reset-epoch", "partitions release-export"), (_CHANGED,)

@@ -411,7 +411,7 @@ class CopyTask:
         ends_s = None if self._turn_s is None else self._clock() + self._turn_s
         for number, segment in enumerate(candidates):
             if self._stopping.is_set():
-                report.failed("RLM is stopping", may_pass=False)
+                report.failed("RLM is stopping, or drained", may_pass=False)
                 return
             if ends_s is not None and self._clock() >= ends_s:
                 report.more_after_s = 0.0

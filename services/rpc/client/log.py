@@ -13,6 +13,7 @@ from services.api.offset_queries import (
     RecordsToDelete,
 )
 from services.api.remote_log_manager import (
+    ActivePasses,
     CopyLag,
     DescribePage,
     FetchPart,
@@ -101,6 +102,10 @@ class RemoteLogManagerClient:
     def copy_lag(self) -> CopyLag:
         reply = call_once(self._stub.GetCopyLag, pb.GetCopyLagRequest(), self._peer)
         return copy_lag_from_proto(reply)
+
+    def drain(self, *, cancel: bool = False) -> ActivePasses:
+        reply = call_once(self._stub.Drain, pb.DrainRequest(cancel=cancel), self._peer)
+        return ActivePasses(reply.active_copies, reply.active_deletions)
 
     def on_leadership_change(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:
         request = delta_to_proto(delta)

@@ -1,0 +1,98 @@
+"""Test `sediment drain`: RLM finishes what it copies and deletes, and starts nothing more."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from services.api.errors import RemoteStorageError
+from services.cli.endpoints import Severity
+from services.cli.status import lag_text
+from services.cli.status_facts import lag_severity
+from services.rlm.servicer import RemoteLogManagerServicer
+from tests.harness.callback_rlm import LEADER, HeldCopies, callback_rlm, send_role, turn
+from tests.harness.grpc_server import served
+from tests.harness.retained_log import hourly_log, keep_hours
+from tests.harness.sediment_command import Completed, sediment
+from tests.harness.ship_stack import Stack, read
+from tests.unit.rlm.kafka_bytes import NAME
+from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
+
+EPOCH = 2
+ALL = [(base, base + 9) for base in range(0, 60, 10)]
+
+
+class Drainable:
+    """An RLM with a log to copy, served over gRPC."""
+
+    def __init__(self, stack: Stack, rlm: Any, copies: HeldCopies, address: str) -> None:
+        self.stack = stack
+        self.rlm = rlm
+        self.copies = copies
+        self.address = address
+
+    def drain(self, *options: str) -> Completed:
+        return sediment("drain", "--rlm", self.address, *options, "-o", "json")
+
+    def active(self, *options: str) -> tuple[int, int]:
+        done = self.drain(*options)
+        (rlm,) = json.loads(done.stdout)["rlms"]
+        assert rlm["address"] == self.address
+        active = rlm["active_copies"], rlm["active_deletions"]
+        expected = 1 if any(active) and "--cancel" not in options else 0
+        assert done.returncode == expected, done.stderr
+        return active
+
+
+@pytest.fixture
+def drainable(stack: Stack, log_dir: Path) -> Iterator[Drainable]:
+    hourly_log(log_dir)
+    copies = HeldCopies(stack)
+    rlm = callback_rlm(stack, log_dir, copies.rsm)
+    assert send_role(rlm, LEADER, EPOCH) is None
+
+    def add_to(server: grpc.Server) -> None:
+        pb_grpc.add_RemoteLogManagerServicer_to_server(RemoteLogManagerServicer(rlm), server)
+
+    with served(add_to, "tieredstorage.v1.RemoteLogManager") as (_, address):
+        yield Drainable(stack, rlm, copies, address)
+
+
+def test_a_copy_is_finished_and_no_other_begun_until_the_drain_is_cancelled(
+    drainable: Drainable,
+) -> None:
+    rlm, stack = drainable.rlm, drainable.stack
+    with drainable.copies.held(rlm, 10):
+        assert drainable.active("--timeout-s", "0") == (1, 0)
+    assert stack.ranges() == ALL[:2]
+    assert drainable.active() == (0, 0)
+    turn(rlm.scheduler)
+    assert stack.ranges() == ALL[:2]
+    assert not isinstance(read(rlm, 0), RemoteStorageError)
+    lag = rlm.copy_lag()
+    assert lag.drained
+    assert (lag_severity(lag), "drained, until" in lag_text(lag, 0)) == (Severity.WARNING, True)
+    drainable.active("--cancel")
+    assert not rlm.copy_lag().drained
+    turn(rlm.scheduler)
+    assert stack.ranges() == ALL
+
+
+def test_a_drained_rlm_deletes_nothing(drainable: Drainable) -> None:
+    rlm, stack = drainable.rlm, drainable.stack
+    turn(rlm.scheduler)
+    drainable.active()
+    stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(2))
+    turn(rlm.expiration_scheduler)
+    assert stack.ranges() == ALL
+    drainable.active("--cancel")
+    turn(rlm.expiration_scheduler)
+    assert stack.ranges() == ALL[4:]
+
+
+def test_an_rlm_that_is_away_is_an_error() -> None:
+    done = sediment("drain", "--rlm", "localhost:1")
+    assert (done.returncode, done.stdout) == (3, "")
