@@ -292,7 +292,27 @@ _DOCTOR = fields(
     },
 )
 
+_SELFTEST = fields(
+    "A segment that was copied, read and deleted.",
+    {
+        "passed": boolean("Whether every step succeeded."),
+        "topic": text("The topic's name."),
+        "steps": list_of(
+            fields(
+                "A step.",
+                {
+                    "name": text("What it did."),
+                    "took_ms": number("How long it took."),
+                    "error": nullable(text("Why it failed; null if it did not.")),
+                },
+            ),
+            "The steps, in their order.",
+        ),
+    },
+)
+
 DOCUMENTS = (
+    Document(("selftest",), (_SELFTEST,)),
     Document(("status",), (_STATUS,)),
     Document(("doctor",), (_DOCTOR,)),
     Document(("usage",), _USAGE, is_listed=True),
