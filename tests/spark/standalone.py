@@ -3,13 +3,12 @@
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.harness.eventually import eventually
-from tests.spark.bare_environment import BareEnvironment
 
 _DEPLOY = "org.apache.spark.deploy"
 _MASTER_URL = re.compile(r"Starting Spark master at (spark://\S+)")
@@ -33,25 +32,34 @@ class StandaloneCluster:
 
 @contextmanager
 def standalone_cluster(
-    environment: BareEnvironment, directory: Path, workers: int = 2
+    spark_home: Path,
+    variables: Mapping[str, str],
+    directory: Path,
+    hosts: Sequence[str] = ("127.0.0.1", "127.0.0.1"),
 ) -> Iterator[StandaloneCluster]:
-    """Run a master and workers of one core each, which have some directories of their own."""
+    """Run a master and workers of one core each, which have some directories of their own.
+
+    Args:
+        variables: the environment of its processes.
+        hosts: addresses of the workers. Spark starts no second copy of a task on the same host.
+    """
     private, read_only = directory / "private", directory / "read-only"
     with ExitStack() as stack:
         log = directory / "master.log"
         arguments = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        stack.enter_context(_process(environment, ["master.Master", *arguments], log))
+        start = [str(spark_home / "bin" / "spark-class")]
+        environment = {**variables, "SPARK_DAEMON_MEMORY": "256m"}
+        main = [*start, f"{_DEPLOY}.master.Master", *arguments]
+        stack.enter_context(_process(main, environment, log))
         found = eventually(lambda: _MASTER_URL.search(log.read_text()), deadline_ms=300_000)
         assert found is not None
-        for number in range(workers):
-            arguments = ["--host", "127.0.0.1", "--webui-port", "0", "--cores", "1"]
+        for number, host in enumerate(hosts):
+            arguments = ["--host", host, "--webui-port", "0", "--cores", "1"]
             arguments += ["--memory", "1g", "--work-dir", str(directory / f"worker-{number}")]
-            main = ["worker.Worker", *arguments, found[1]]
+            main = [*start, f"{_DEPLOY}.worker.Worker", *arguments, found[1]]
             own = directory / f"worker-{number}.log"
-            stack.enter_context(_process(environment, main, own, _with_own(private, read_only)))
-        eventually(
-            lambda: log.read_text().count(_REGISTERED) == workers or None, deadline_ms=300_000
-        )
+            stack.enter_context(_process([*_with_own(private, read_only), *main], environment, own))
+        eventually(lambda: log.read_text().count(_REGISTERED) == len(hosts), deadline_ms=300_000)
         yield StandaloneCluster(found[1], private, read_only)
 
 
@@ -65,15 +73,11 @@ def _with_own(private: Path, read_only: Path) -> Sequence[str]:
 
 
 @contextmanager
-def _process(
-    environment: BareEnvironment, main: Sequence[str], log: Path, prefix: Sequence[str] = ()
-) -> Iterator[None]:
-    start = str(environment.spark_home / "bin" / "spark-class")
-    argv = [*prefix, start, f"{_DEPLOY}.{main[0]}", *main[1:]]
+def _process(argv: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[None]:
     with log.open("wb") as output:
         process = subprocess.Popen(
             argv,
-            env=environment.variables({"SPARK_DAEMON_MEMORY": "256m"}),
+            env=environment,
             cwd=log.parent,
             stdin=subprocess.DEVNULL,
             stdout=output,

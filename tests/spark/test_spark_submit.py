@@ -35,7 +35,8 @@ def cluster(
     environment: BareEnvironment, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[StandaloneCluster]:
     directory = tmp_path_factory.mktemp("cluster")
-    with standalone_cluster(environment, directory) as running:
+    home, variables = environment.spark_home, environment.variables()
+    with standalone_cluster(home, variables, directory) as running:
         yield running
 
 
