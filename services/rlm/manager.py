@@ -225,6 +225,7 @@ class BrokerRemoteLogManager:
             limits.max_partitions,
         )
         remote = RemoteSegmentReader(rlmm, self._index_cache, self._chunks, limits.read, clock)
+        self._remote = remote
         self._purgatory = FetchPurgatory(self._roles.partition, remote, limits.purgatory, clock)
         self._fetcher = Fetcher(self._roles.partition, remote, self.topic_counts, self._purgatory)
         self._offset_finder = OffsetFinder(
@@ -335,6 +336,7 @@ class BrokerRemoteLogManager:
             self._cancelled.set()
             self.scheduler.wait_idle(grace_s)
         self._chunks.close()
+        self._remote.pool.close()
 
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
         return self._fetcher.fetch(request)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from threading import Semaphore
 from typing import Any
@@ -10,11 +9,9 @@ from typing import Any
 import pytest
 
 from services.api.errors import RetriableRemoteStorageError, every_error_class
-from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import FetchError, FetchPartition, FetchRequest
 from services.client.records import decoded
 from services.common.fair_queue import QuotaLimit
-from services.rlm.fetch.read_ahead import ReadTimeoutError
 from services.rlm.fetch.segment_reader import RemoteReadLimits
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.harness.bombs import honest_batch
@@ -183,46 +180,3 @@ def test_a_silent_rlmm_keeps_one_reader_of_a_known_partition(
         finally:
             silent.let_go()
         assert isinstance(stuck.result(timeout=30.0), bytes)
-
-
-class LateFor:
-    """The real RLMM, which fails listings of one partition."""
-
-    def __init__(self, rlmm: object, name: TopicIdPartition, error: Exception) -> None:
-        self._rlmm: Any = rlmm
-        self._name = name
-        self._error = error
-
-    def list_remote_log_segments(self, name: TopicIdPartition, **options: Any) -> Any:
-        if name == self._name:
-            raise self._error
-        return self._rlmm.list_remote_log_segments(name, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rlmm, name)
-
-
-@pytest.mark.parametrize("error", [RetriableRemoteStorageError("away"), ReadTimeoutError("late")])
-def test_a_fetch_waits_for_a_late_tier_once_and_not_in_each_partition(
-    stack: Stack, log_dir: Path, error: Exception
-) -> None:
-    second = replace(NAME, partition=1)
-    for name in (NAME, second):
-        three_segments(log_dir, name)
-    stack.ship(log_dir)
-    hanging = Semaphore(0)
-    rsm: Any = Hanging(stack.rsm, "fetch_log_segment", hanging)
-    rlmm: Any = LateFor(stack.rlmm, NAME, error)
-    limits = RlmLimits(read=RemoteReadLimits(wait_s=60.0))
-    rlm = BrokerRemoteLogManager([], rsm, rlmm, limits)
-    wanted = tuple(FetchPartition(name, 0, EVERYTHING) for name in (NAME, second))
-    with ThreadPoolExecutor(1) as pool:
-        try:
-            found = pool.submit(lambda: list(rlm.fetch(FetchRequest(wanted, EVERYTHING))))
-            parts = found.result(timeout=30.0)
-        finally:
-            rsm.let_go()
-    assert [part.record_batches for part in parts] == [b"", b""]
-    # The next fetch finds what this one has requested.
-    assert parts[1].throttle_time_ms > 0
-    assert hanging.acquire(timeout=30.0)

@@ -26,8 +26,8 @@ from services.api.remote_storage_manager import IndexType
 from services.common.client_security import PLAINTEXT
 from services.common.settings import ServiceSettings
 from services.rlm.fetch.chunk_cache import ChunkCache, ChunkLimits
-from services.rlm.fetch.fetcher import PartitionBudget, PartitionFetch, RequestBudget
 from services.rlm.fetch.index_cache import RemoteIndexCache, check_index
+from services.rlm.fetch.partition_fetch import PartitionBudget, PartitionFetch, RequestBudget
 from services.rlm.fetch.segment_reader import RemoteReadLimits, RemoteSegmentReader
 from services.rlm.kafka_log.local_log import LocalLog, LocalPartition
 from services.rlm.kafka_log.log_dir import find_partitions

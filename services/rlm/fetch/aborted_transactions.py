@@ -41,6 +41,15 @@ class AbortedTransactions:
             SegmentVanishedError: if the broker deleted a segment meanwhile; begin again.
             RemoteStorageError: if the tier's indexes cannot be read.
         """
+        self.search(end_offset)
+        due = [entry for entry in self._found if entry.first_offset < end_offset]
+        self._found = [entry for entry in self._found if entry.first_offset >= end_offset]
+        # An index of the tier and one of the log may have the same entry; it was returned then.
+        self._first_offset = end_offset
+        return tuple(sorted({AbortedTransaction(e.first_offset, e.producer_id) for e in due}))
+
+    def search(self, end_offset: int) -> None:
+        """Read the indexes until all that began below `end_offset` are found; raises as `below`."""
         while self._complete_below < end_offset:
             entry = next(self._entries, None)
             if entry is None:
@@ -49,11 +58,6 @@ class AbortedTransactions:
             self._complete_below = max(self._complete_below, entry.last_stable_offset)
             if entry.last_offset >= self._first_offset:
                 self._found.append(entry)
-        due = [entry for entry in self._found if entry.first_offset < end_offset]
-        self._found = [entry for entry in self._found if entry.first_offset >= end_offset]
-        # An index of the tier and one of the log may have the same entry; it was returned then.
-        self._first_offset = end_offset
-        return tuple(sorted({AbortedTransaction(e.first_offset, e.producer_id) for e in due}))
 
 
 def index_entries(view: PartitionView, first_offset: int) -> Iterator[AbortedTxn]:

@@ -8,9 +8,12 @@ from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
 from services.api.lineage import EpochEnd, Lineage
 from services.api.remote_log_manager import FetchRole, IsolationLevel
 from services.api.segments import RemoteLogSegmentMetadata
+from services.common.fair_queue import Slot
+from services.rlm.fetch.read_ahead import TierWait
 from services.rlm.fetch.segment_lookups import ListedSegments
 from services.rlm.fetch.segment_reader import RemoteSegmentReader
 from services.rlm.kafka_log.local_log import LocalLog
+from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 from services.rlm.partition import Partition
 from services.rlm.tier_state import Tier
 
@@ -90,22 +93,22 @@ class PartitionView:
         partition: Partition,
         remote: RemoteSegmentReader,
         max_age_s: float = 0.0,
-        waits: bool = True,
+        wait: TierWait | None = None,
     ) -> None:
         """See a partition.
 
         Args:
             max_age_s: how old the tier's state may be if RLMM is unreachable.
-            waits: for a slot, and for the store; False if the request has waited already.
+            wait: for a slot, and for the store.
         """
         self.partition = partition
         self.remote = remote
         self.log: LocalLog | None = None
         self.tier = Tier()
         self._tier_stable_end: int | None = None
-        self._holds_slot = False
+        self._slot: Slot | None = None
         self._max_age_s = max_age_s
-        self.waits = waits
+        self.wait = wait or TierWait(remote.wait_s)
         self.tier_age_s: float | None = None
 
     @contextmanager
@@ -117,15 +120,45 @@ class PartitionView:
         Raises:
             RetriableRemoteStorageError: if no slot became free in time.
         """
-        if self._holds_slot:
+        if self._slot is not None:
             yield
             return
-        with self.remote.acquire_slot(self.waits):
-            self._holds_slot = True
-            try:
-                yield
-            finally:
-                self._holds_slot = False
+        self._slot = self.remote.acquire_slot(self.wait)
+        try:
+            yield
+        finally:
+            self._release_slot()
+
+    @contextmanager
+    def without_slot(self) -> Iterator[None]:
+        """Hold no slot in the block, in which a client takes what was read, however slowly.
+
+        Raises:
+            ThrottledError, RetriableRemoteStorageError: if no slot is free afterwards.
+        """
+        had_slot = self._slot is not None
+        self._release_slot()
+        yield
+        if had_slot:
+            self._slot = self.remote.acquire_slot(self.wait)
+
+    def _release_slot(self) -> None:
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            slot.release()
+
+    def needs_tier(self, offset: int, last_fetched_epoch: int | None = None) -> bool:
+        """Return whether a read at `offset` needs RLMM or RSM, as far as the log shows."""
+        try:
+            self.read_log()
+        except (LogFileError, SegmentVanishedError):
+            return False  # Only its own answer has the error.
+        if self.log is None or offset < self.log.log_start_offset:
+            return True
+        epochs = self.log.lineage.entries
+        return last_fetched_epoch is not None and (
+            not epochs or last_fetched_epoch < epochs[0].leader_epoch
+        )
 
     def find_bounds(
         self,

@@ -2,8 +2,11 @@
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotDoneError
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from threading import BoundedSemaphore, Event
 
 from services.api.calls import current_call
@@ -12,6 +15,7 @@ from services.api.remote_log_manager import FetchPartition, FetchRequest, FetchR
 from services.records.batches import BatchError
 from services.rlm.fetch.kafka_errors import PARTITION_FAILURES
 from services.rlm.fetch.partition_view import PartitionView
+from services.rlm.fetch.read_ahead import TierWait
 from services.rlm.fetch.segment_reader import RemoteSegmentReader, local_batches
 from services.rlm.metrics import DELAYED_FETCHES
 from services.rlm.partition import Partition
@@ -21,6 +25,10 @@ POLL_S = 0.05
 
 UNFOLLOWED_S = 1.0
 """How often it reads RLMM if nothing follows the revision of its partition."""
+
+
+_ENDS_WAIT = (*PARTITION_FAILURES, BatchError, NotDoneError, RuntimeError)
+"""An error that the answer has; a tier that is late; a pool that is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +118,26 @@ class FetchPurgatory:
 
     def _has_enough(self, request: FetchRequest, partitions: Sequence[Partition]) -> bool:
         missing = min(request.min_bytes, request.max_bytes)
+        asked: list[Future[int]] = []
         # As the read that follows: the wait must not depend on RLMM if the read does not.
         max_age_s = self._remote.stale_s if request.role is FetchRole.CONSUMER else 0.0
-        for wanted, partition in zip(request.partitions, partitions, strict=True):
-            view = PartitionView(partition, self._remote, max_age_s)
-            try:
-                missing -= _readable_bytes(view, wanted, request, missing)
-            except (*PARTITION_FAILURES, BatchError):
-                return True
-            if missing <= 0:
-                return True
-        return False
+        try:
+            for wanted, partition in zip(request.partitions, partitions, strict=True):
+                view = PartitionView(partition, self._remote, max_age_s)
+                count = partial(_readable_bytes, view, wanted, request, missing)
+                if len(partitions) > 1 and view.needs_tier(wanted.fetch_offset):
+                    asked.append(self._remote.pool.submit(count))
+                    continue
+                missing -= count()
+                if missing <= 0:
+                    return True
+            wait = TierWait(self._remote.wait_s, is_shared=True)
+            return missing <= sum(each.result(timeout=wait.left_s) for each in asked)
+        except _ENDS_WAIT:
+            return True
+        finally:
+            for each in asked:
+                each.cancel()
 
 
 def _readable_bytes(

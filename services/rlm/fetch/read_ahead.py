@@ -3,9 +3,10 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from math import inf
 from weakref import WeakSet
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
@@ -28,6 +29,36 @@ class ReadTimeoutError(Exception):
 
     It is not of the tree of errors that services send: clients would take others for it.
     """
+
+
+class TierWait:
+    """Limit how long one request waits for the tier.
+
+    A read of one partition waits so long for each answer. Reads of several partitions share the
+    time, so that a slow one delays the others no longer.
+
+    Args:
+        wait_s: seconds.
+        is_shared: it is the time of all reads together.
+    """
+
+    def __init__(self, wait_s: float, is_shared: bool = False) -> None:
+        self.wait_s = wait_s
+        self._until_s = time.monotonic() + wait_s if is_shared else inf
+
+    @property
+    def left_s(self) -> float:
+        """Return how long the next answer may take, seconds."""
+        return max(min(self.wait_s, self._until_s - time.monotonic()), 0.0)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not count the time of the block, in which the client takes what was read."""
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self._until_s += time.monotonic() - began_s
 
 
 NextSegment = Callable[[], RemoteLogSegmentMetadata | None]
@@ -72,6 +103,11 @@ class SequentialReads:
         with self._lock:
             return self._ended.pop((name, offset), None) or SequentialRead()
 
+    def coming(self, name: TopicIdPartition, offset: int) -> SequentialRead:
+        """Return the same, without beginning it."""
+        with self._lock:
+            return self._ended.get((name, offset)) or SequentialRead()
+
     def end(self, name: TopicIdPartition, next_offset: int, read: SequentialRead) -> None:
         """Remember a read until its reader continues."""
         with self._lock:
@@ -89,7 +125,7 @@ class SegmentWindow:
 
     Args:
         wanted_bytes: how much the reader surely reads, here or in the next segment.
-        wait_s: how long to wait for the next bytes, and to retry failed requests for them.
+        wait: how long to wait for the next bytes, and to retry failed requests for them.
     """
 
     def __init__(
@@ -98,7 +134,7 @@ class SegmentWindow:
         segment: RemoteLogSegmentMetadata,
         wanted_bytes: int,
         read: SequentialRead,
-        wait_s: float,
+        wait: TierWait,
         next_segment: NextSegment,
     ) -> None:
         self._cache = cache
@@ -106,7 +142,7 @@ class SegmentWindow:
         self._end = segment.segment_size_in_bytes
         self._wanted_bytes = wanted_bytes
         self._read = read
-        self._wait_s = wait_s
+        self._wait = wait
         self._next_segment = next_segment
         self._longest = max(min(MAX_REQUEST_BYTES, cache.limits.total_bytes // 4), MIB)
         self._begin = self._wanted_end = 0
@@ -134,6 +170,15 @@ class SegmentWindow:
             self._request_next(self._read_end)
         return found
 
+    def request_first(self, position: int) -> Chunk:
+        """Request the first bytes without waiting for them; release the chunk after the read.
+
+        Raises:
+            ThrottledError: too many requests to the store are active.
+        """
+        length = self._length(position, self._wanted_bytes + SKIPPED_AHEAD_BYTES)
+        return self._cache.acquire(self._segment, position, length, self._read.used)
+
     def close(self) -> None:
         """Let the cache have the chunks that the reader does not need any more."""
         self._leave(None)
@@ -156,11 +201,11 @@ class SegmentWindow:
 
     def _patiently(self, position: int, end: int) -> memoryview:
         """Return the next bytes, of one chunk; send a failed request for them again for a while."""
-        until_s = time.monotonic() + self._wait_s
+        until_s = time.monotonic() + self._wait.left_s
         while True:
             try:
                 chunk = self._chunk_at(position)
-                piece = chunk.view(position, min(end, chunk.end), self._wait_s)
+                piece = chunk.view(position, min(end, chunk.end), self._wait.left_s)
             except (RetriableRemoteStorageError, ThrottledError):
                 self._leave(None)
                 if time.monotonic() + RETRY_PAUSE_S >= until_s:
@@ -168,7 +213,7 @@ class SegmentWindow:
                 time.sleep(RETRY_PAUSE_S)
                 continue
             if piece is None:
-                raise _late(chunk, position, self._wait_s)
+                raise _late(chunk, position, self._wait.wait_s)
             return piece
 
     def _chunk_at(self, position: int) -> Chunk:

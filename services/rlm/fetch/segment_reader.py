@@ -32,9 +32,16 @@ from services.records.index_files import (
     open_transactions,
     parse_aborted_txns,
 )
-from services.rlm.fetch.chunk_cache import ChunkCache
+from services.rlm.fetch.chunk_cache import Chunk, ChunkCache
 from services.rlm.fetch.index_cache import RemoteIndexCache
-from services.rlm.fetch.read_ahead import NextSegment, SegmentWindow, SequentialReads
+from services.rlm.fetch.read_ahead import (
+    NextSegment,
+    SegmentWindow,
+    SequentialRead,
+    SequentialReads,
+    TierWait,
+)
+from services.rlm.fetch.reader_pool import ReaderPool
 from services.rlm.fetch.segment_lookups import SegmentLookUps
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LocalSegment, reading_segment
@@ -193,7 +200,8 @@ class RemoteSegmentReader:
         name = f"concurrent remote reads (limit {limits.threads})"
         self.queue = FairQueue(name, limits.threads, max_waiters=limits.max_waiting)
         self._quota = limits.quota.bucket("remote reads", clock)
-        self._wait_s = limits.wait_s
+        self.pool = ReaderPool(limits.threads)
+        self.wait_s = limits.wait_s
         self.stale_s = limits.stale_s
 
     def batches(
@@ -204,7 +212,7 @@ class RemoteSegmentReader:
         wanted_bytes: int,
         end_offset: int = INT64_MAX,
         next_segment: NextSegment = lambda: None,
-        waits: bool = True,
+        wait: TierWait | None = None,
     ) -> Generator[Batch, None, None]:
         """Read the batches of a remote segment from `offset` to `end_offset` (exclusive).
 
@@ -215,7 +223,7 @@ class RemoteSegmentReader:
             wanted_bytes: about how much will be read; little more is requested from the store,
                 unless an earlier read ended at `offset`.
             next_segment: finds the segment that such a reader reads next.
-            waits: for the next bytes; False takes what has arrived, and requests the rest.
+            wait: for the next bytes; what arrives later is there for the next read.
 
         Raises:
             BatchError: if a batch is damaged.
@@ -225,24 +233,13 @@ class RemoteSegmentReader:
             RetriableRemoteStorageError: if the store is unreachable.
             RemoteStorageError: if the metadata has no size of the segment.
         """
-        size = segment.segment_size_in_bytes
-        if size < 0:
-            name = segment.remote_log_segment_id
-            raise RemoteStorageError(
-                f"segment {name} cannot be read: its metadata has no size; run `sediment scrub "
-                f"--topic {name.topic_id_partition.topic}`"
-            )
+        size = _size_of(segment)
         segment_id = segment.remote_log_segment_id
         partition = segment_id.topic_id_partition
         read, read_bytes, next_offset = self._reads.begin(partition, offset), 0, offset
-        continues = read.ended_in == segment_id
-        # Its first batch is at its beginning, and a reader that continues needs no index.
-        needs_entry = offset > segment.start_offset and not continues
-        entry = self._cache.offset_index(segment).lookup(offset) if needs_entry else None
-        start = read.ended_at if continues else 0
-        wait_s = self._wait_s if waits else 0.0
-
-        window = SegmentWindow(self._chunks, segment, wanted_bytes, read, wait_s, next_segment)
+        entry, start = self._place_of(segment, offset, read)
+        limit = wait or TierWait(self.wait_s)
+        window = SegmentWindow(self._chunks, segment, wanted_bytes, read, limit, next_segment)
         try:
             with closing(window):
                 source = SegmentBytes(window, segment.start_offset, size, end_offset)
@@ -261,6 +258,38 @@ class RemoteSegmentReader:
             if read_bytes:
                 read.run_bytes += read_bytes
                 self._reads.end(partition, next_offset, read)
+
+    def request_first(
+        self, segment: RemoteLogSegmentMetadata, offset: int, wanted_bytes: int
+    ) -> Chunk:
+        """Request the first bytes of a read that follows, without waiting for them.
+
+        The caller holds a slot, and releases the chunk with `release` after the read.
+
+        Raises:
+            ThrottledError: too many requests to the store are active.
+            RemoteStorageError: as `batches`.
+        """
+        _size_of(segment)
+        name = segment.remote_log_segment_id.topic_id_partition
+        read, wait = self._reads.coming(name, offset), TierWait(self.wait_s)
+        entry, start = self._place_of(segment, offset, read)
+        window = SegmentWindow(self._chunks, segment, wanted_bytes, read, wait, lambda: None)
+        return window.request_first(start if entry is None else max(entry[1], 0))
+
+    def release(self, chunk: Chunk) -> None:
+        """Release the chunk of `request_first`."""
+        self._chunks.release(chunk)
+
+    def _place_of(
+        self, segment: RemoteLogSegmentMetadata, offset: int, read: SequentialRead
+    ) -> tuple[IndexEntry | None, int]:
+        """Return the index's entry for an offset, and where to begin if there is none."""
+        if read.ended_in == segment.remote_log_segment_id:
+            return None, read.ended_at  # A reader that continues needs no index.
+        # Its first batch is at its beginning.
+        has_entry = offset > segment.start_offset
+        return self._cache.offset_index(segment).lookup(offset) if has_entry else None, 0
 
     def require_quota(self) -> None:
         """Raise ReadThrottledError if the fetch quota is used up."""
@@ -341,7 +370,7 @@ class RemoteSegmentReader:
                 return segment
         return None
 
-    def acquire_slot(self, waits: bool = True) -> Slot:
+    def acquire_slot(self, wait: TierWait | None = None) -> Slot:
         """Wait for one of the slots for remote reads.
 
         Every request to store or metadata for a reader holds a slot, so that enough threads are
@@ -351,7 +380,18 @@ class RemoteSegmentReader:
             ThrottledError: if too many reads wait already.
             RetriableRemoteStorageError: if no slot became free in time.
         """
-        return self.queue.acquire(timeout_s=self._wait_s if waits else 0.0)
+        return self.queue.acquire(timeout_s=self.wait_s if wait is None else wait.left_s)
+
+
+def _size_of(segment: RemoteLogSegmentMetadata) -> int:
+    size = segment.segment_size_in_bytes
+    if size < 0:
+        name = segment.remote_log_segment_id
+        raise RemoteStorageError(
+            f"segment {name} cannot be read: its metadata has no size; run `sediment scrub "
+            f"--topic {name.topic_id_partition.topic}`"
+        )
+    return size
 
 
 class ReadThrottledError(Exception):

@@ -19,6 +19,7 @@ from services.rlm.fetch.read_ahead import (
     ReadTimeoutError,
     SegmentWindow,
     SequentialRead,
+    TierWait,
 )
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.locations import Location
@@ -104,7 +105,7 @@ def read(
     following: RemoteLogSegmentMetadata | None = None,
 ) -> int:
     """Read as one fetch does; return the position after its last byte."""
-    window = SegmentWindow(cache, copied, size, reader, WAIT_S, lambda: following)
+    window = SegmentWindow(cache, copied, size, reader, TierWait(WAIT_S), lambda: following)
     position = start
     with closing(window):
         while position < start + size and (piece := window.read(position, BATCH_BYTES)):
@@ -178,7 +179,7 @@ def test_a_read_that_is_left_goes_on_for_the_next_reader(
     may_read = Event()
     rsm.before_read = lambda: require(may_read.wait(WAIT_S))
     cache = cache_of(rsm)
-    window = SegmentWindow(cache, copies[0], MIB, SequentialRead(), 0.01, lambda: None)
+    window = SegmentWindow(cache, copies[0], MIB, SequentialRead(), TierWait(0.01), lambda: None)
     with pytest.raises(ReadTimeoutError, match=r"position 0 within 0\.01 s"):
         window.read(0, 1)
     may_read.set()

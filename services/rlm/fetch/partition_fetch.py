@@ -1,0 +1,316 @@
+"""Read one partition of a fetch: from its offset on, whole batches, within the request's budget."""
+
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+
+from services.api.errors import RemoteResourceNotFoundError, ThrottledError
+from services.api.remote_log_manager import (
+    AbortedTransaction,
+    FetchRole,
+    IsolationLevel,
+    RecordSource,
+)
+from services.api.segments import RemoteLogSegmentMetadata
+from services.common.retry import replan
+from services.records.batches import Batch, BatchError
+from services.rlm.fetch.aborted_transactions import AbortedTransactions, index_entries
+from services.rlm.fetch.chunk_cache import MIB, Chunk
+from services.rlm.fetch.index_cache import damaged
+from services.rlm.fetch.partition_view import (
+    Bounds,
+    DamagedLogError,
+    NotServedHereError,
+    OffsetOutOfRangeError,
+    PartitionView,
+)
+from services.rlm.fetch.read_ahead import TierWait
+from services.rlm.fetch.segment_reader import (
+    LostSegmentError,
+    RemoteSegmentReader,
+    local_batches,
+)
+from services.rlm.kafka_log.partition_dir import LocalSegment, SegmentVanishedError
+from services.rlm.partition import Partition
+
+
+@dataclass
+class RequestBudget:
+    """Limit the bytes of all partitions of a request.
+
+    Attributes:
+        left_bytes: the rest of the request's limit.
+        empty: nothing was returned yet, so the next batch is returned whatever its size.
+    """
+
+    left_bytes: int
+    empty: bool = True
+
+
+class PartitionBudget:
+    """Limit the bytes of one partition, within its request."""
+
+    def __init__(self, request: RequestBudget, max_bytes: int) -> None:
+        self._request = request
+        self._left_bytes = max_bytes
+        self.has_taken = False
+        self._has_refused = False
+
+    @property
+    def left_bytes(self) -> int:
+        return max(min(self._left_bytes, self._request.left_bytes), 0)
+
+    @property
+    def exhausted(self) -> bool:
+        """Return whether no further batch can fit, so that nothing need be read to see it."""
+        return self._has_refused or (not self._request.empty and self.left_bytes == 0)
+
+    def takes(self, size_bytes: int) -> bool:
+        """Count a batch if it still fits; the first that does not fit ends the read."""
+        if size_bytes > self.left_bytes and not self._request.empty:
+            self._has_refused = True
+            return False
+        self._request.empty, self.has_taken = False, True
+        self._request.left_bytes -= size_bytes
+        self._left_bytes -= size_bytes
+        return True
+
+
+_ATTEMPTS = 3
+
+
+class PartitionFetch:
+    """Read one partition once. Single use."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        remote: RemoteSegmentReader,
+        offset: int,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        role: FetchRole = FetchRole.CONSUMER,
+        wait: TierWait | None = None,
+    ) -> None:
+        self._partition = partition
+        self._remote = remote
+        self._offset = self._part_offset = offset
+        # As in Kafka, a follower gets all records, whatever the isolation level.
+        self._is_follower = role is FetchRole.FOLLOWER
+        self._isolation = IsolationLevel.READ_UNCOMMITTED if self._is_follower else isolation
+        self._role = role
+        self._aborted: AbortedTransactions | None = None
+        # A replica must not go by what may have changed.
+        max_age_s = remote.stale_s if role is FetchRole.CONSUMER else 0.0
+        self.view = PartitionView(partition, remote, max_age_s, wait)
+        self._ends_with_segment = False
+
+    def find_bounds(self) -> Bounds:
+        """Read what the offset needs of log and tier, as PartitionView.find_bounds."""
+        return self.view.find_bounds(self._offset, self._isolation)
+
+    def check_range(self, bounds: Bounds) -> None:
+        """Check that the offset to fetch is within `bounds`.
+
+        Raises:
+            OffsetOutOfRangeError: if it is not.
+            NotServedHereError: if it is not, but the log here may have it.
+            MovedToTierError: if a follower wants it, and only the tier has it.
+        """
+        if self._offset < bounds.log_start_offset:
+            raise self._not_there(
+                f"offset {self._offset} is below the log start offset {bounds.log_start_offset}"
+            )
+        if self._offset > bounds.log_end_offset:
+            raise self._not_there(
+                f"offset {self._offset} is beyond the log end offset {bounds.log_end_offset}"
+            )
+        log = self.view.log
+        local_start = max(log.log_start_offset, self.view.tier.log_start_offset) if log else 0
+        if self._is_follower and self._offset < local_start:
+            raise self.view.moved(self._offset)
+        if self._partition.role.log_is_not_served and self._offset == bounds.log_end_offset:
+            # This may not be the log's end, so a consumer must not wait here.
+            raise self._not_there(f"the tier ends below offset {self._offset}")
+
+    def request_first(self, wanted_bytes: int) -> Chunk | None:
+        """Read all that the tier has to be asked before the first record, and request that.
+
+        Nothing else of this read waits for RLMM or an index then: it ends with its segment, as in
+        Kafka. Release the chunk after the read.
+
+        Raises:
+            MovedToTierError, LostSegmentError, DamagedLogError, RemoteStorageError, and others of
+                `batches`: if the segment cannot be read.
+        """
+        end = self.view.bounds().end_for(self._isolation, self._role)
+        is_here = self.view.log is not None and self.view.log.segment_for(self._offset) is not None
+        if is_here or self._is_follower or self._offset >= end:
+            return None
+        self._remote.require_quota()
+        segment = self.view.find_remote(self._offset)
+        if segment is None:
+            return None
+        self._ends_with_segment = True
+        with self._named(segment), self.view.remote_slot():
+            if self._isolation is IsolationLevel.READ_COMMITTED:
+                try:
+                    self._search_aborted().search(min(segment.end_offset + 1, end))
+                except SegmentVanishedError:
+                    self._aborted = None  # The read begins another search.
+            with suppress(ThrottledError):
+                return self._remote.request_first(segment, self._offset, wanted_bytes)
+        return None
+
+    def aborted_below(self, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        """Return the aborted transactions of the next part, which ends before `end_offset`.
+
+        Those of earlier parts are left out, unless the log changed meanwhile.
+
+        Raises:
+            DamagedLogError, LogFileError, SegmentVanishedError, RemoteStorageError: if an index
+                cannot be read.
+        """
+        if self._isolation is not IsolationLevel.READ_COMMITTED:
+            return ()
+        found = replan(
+            lambda search: search.below(end_offset),
+            self._search_aborted,
+            first=self._aborted,
+            stale=SegmentVanishedError,
+        )
+        # Never again what ended before the next part: a reader has forgotten that it ended.
+        self._part_offset = end_offset
+        return found
+
+    def _search_aborted(self) -> AbortedTransactions:
+        if self._aborted is not None:
+            self.view.read_log()
+            self.view.refresh_tier()
+        entries = index_entries(self.view, self._part_offset)
+        self._aborted = AbortedTransactions(entries, self._part_offset)
+        return self._aborted
+
+    def batches(self, budget: PartitionBudget) -> Generator[tuple[RecordSource, Batch], None, None]:
+        """Read whole batches from the offset, to the end of the budget or of what may be read.
+
+        Raises:
+            OffsetOutOfRangeError, NotServedHereError: if no segment contains the next offset.
+            MovedToTierError: if a follower wants the next offset, and only the tier has it.
+            ReadThrottledError: if the fetch quota is used up.
+            ReadTimeoutError: if the store does not send the next bytes in time.
+            LostSegmentError, DamagedLogError, LogFileError, RemoteStorageError: if the segment
+                cannot be read.
+        """
+        vanished, vanished_at = 0, -1
+        end = self.view.bounds().end_for(self._isolation, self._role)
+        while self._offset < end and not budget.exhausted:
+            segment = self.view.log.segment_for(self._offset) if self.view.log else None
+            try:
+                if segment is not None:
+                    yield from self._local(segment, end, budget)
+                else:
+                    yield from self._from_tier(end, budget)
+                if segment is None and self._ends_with_segment and budget.has_taken:
+                    return
+            except SegmentVanishedError:
+                # A segment that was deleted here since is in the tier, or lost. Segments may vanish
+                # one after the other; this is an error only if the read makes no progress.
+                vanished = vanished + 1 if vanished_at == self._offset else 1
+                vanished_at = self._offset
+                if vanished > _ATTEMPTS or self._partition.role.local is None:
+                    raise
+                self.view.read_log()
+                self.view.refresh_tier()
+
+    def _local(
+        self, segment: LocalSegment, end_offset: int, budget: PartitionBudget
+    ) -> Iterator[tuple[RecordSource, Batch]]:
+        log = self.view.log
+        assert log is not None
+        try:
+            for batch in local_batches(log, segment, self._offset, end_offset, budget.takes):
+                yield RecordSource.LOCAL, batch
+                self._offset = batch.last_offset + 1
+        except BatchError as e:
+            path = segment.log_path
+            raise DamagedLogError(
+                f"{self._partition.topic_id_partition}: {path}: {e}; `kafka-dump-log.sh "
+                f"--deep-iteration --files {path}` shows what is left of it"
+            ) from e
+        following = min(segment.next_base_offset or end_offset, end_offset)
+        if budget.exhausted or self._offset >= following:
+            return
+        # The next segment's file is missing, or the log was compacted.
+        hole = self.view.find_remote(self._offset)
+        if hole is None:
+            self._offset = following
+        elif self._is_follower:
+            raise self.view.moved(self._offset)
+        else:
+            yield from self._segment_of_tier(hole, end_offset, budget)
+
+    def _from_tier(
+        self, end_offset: int, budget: PartitionBudget
+    ) -> Iterator[tuple[RecordSource, Batch]]:
+        segment = self.view.find_remote(self._offset)
+        if segment is not None and self._is_follower:
+            raise self.view.moved(self._offset)
+        if segment is None:
+            raise self._not_there(f"no segment contains offset {self._offset}")
+        yield from self._segment_of_tier(segment, end_offset, budget)
+
+    def _segment_of_tier(
+        self, segment: RemoteLogSegmentMetadata, end_offset: int, budget: PartitionBudget
+    ) -> Iterator[tuple[RecordSource, Batch]]:
+        self._remote.require_quota()
+        batches = self._remote.batches(
+            segment,
+            self._offset,
+            budget.takes,
+            budget.left_bytes,
+            end_offset,
+            lambda: self._following(segment),
+            self.view.wait,
+        )
+        fetched_bytes = 0
+        try:
+            with self._named(segment), self.view.remote_slot(), closing(batches):
+                for batch in batches:
+                    fetched_bytes += batch.size_bytes
+                    if fetched_bytes >= MIB:
+                        self._remote.count_fetched(fetched_bytes)
+                        fetched_bytes = 0
+                    yield RecordSource.REMOTE, batch
+                    self._offset = batch.last_offset + 1
+        finally:
+            self._remote.count_fetched(fetched_bytes)
+        if not budget.exhausted:
+            self._offset = max(self._offset, segment.end_offset + 1)
+
+    def _following(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
+        """Find the segment to read ahead in; none if that might hold up other reads."""
+        return None if self._ends_with_segment else self.view.find_remote(segment.end_offset + 1)
+
+    @contextmanager
+    def _named(self, segment: RemoteLogSegmentMetadata) -> Iterator[None]:
+        """Name the segment in the errors of its read."""
+        try:
+            yield
+        except RemoteResourceNotFoundError as e:
+            raise self._lost_or_deleted(segment, e) from e
+        except BatchError as e:
+            raise damaged(segment, f"{e} of the copied log") from e
+
+    def _lost_or_deleted(
+        self, segment: RemoteLogSegmentMetadata, error: RemoteResourceNotFoundError
+    ) -> OffsetOutOfRangeError | NotServedHereError | LostSegmentError:
+        now = self.view.find_remote(self._offset, is_changed=True)
+        if now is None or now.remote_log_segment_id != segment.remote_log_segment_id:
+            return self._not_there(f"offset {self._offset} was deleted during the read")
+        return LostSegmentError(
+            f"offset {self._offset}: segment {segment.remote_log_segment_id} "
+            f"({segment.start_offset} to {segment.end_offset}) is not in the store: {error}"
+        )
+
+    def _not_there(self, text: str) -> OffsetOutOfRangeError | NotServedHereError:
+        return self.view.not_there(self._offset, text)

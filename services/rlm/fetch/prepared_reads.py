@@ -1,0 +1,159 @@
+"""Prepare the reads of one request beside each other, and return them in its order."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotDoneError
+from contextlib import contextmanager, suppress
+from threading import Lock
+
+from services.api.lineage import EpochEnd
+from services.api.remote_log_manager import FetchPartition, FetchRole
+from services.rlm.fetch.chunk_cache import MIB, Chunk
+from services.rlm.fetch.partition_fetch import PartitionBudget, PartitionFetch, RequestBudget
+from services.rlm.fetch.partition_view import Bounds
+from services.rlm.fetch.read_ahead import ReadTimeoutError
+from services.rlm.fetch.segment_reader import RemoteSegmentReader
+
+FIRST_BYTES = MIB
+"""What a read requests from the store at most before its turn."""
+
+
+class PreparedRead:
+    """The read of one partition, up to its first record. Single use.
+
+    Attributes:
+        bounds: of the partition; None if they are not known.
+    """
+
+    def __init__(
+        self,
+        wanted: FetchPartition,
+        fetch: PartitionFetch,
+        role: FetchRole,
+        remote: RemoteSegmentReader,
+    ) -> None:
+        self.wanted = wanted
+        self.fetch = fetch
+        self.bounds: Bounds | None = None
+        self._role = role
+        self._remote = remote
+        self._begun: Future[EpochEnd | None] | None = None
+        self._has_requested = False
+        self._lock = Lock()
+        self._chunk: Chunk | None = None
+        self._is_closed = False
+
+    def needs_tier(self) -> bool:
+        """Return whether the read may wait for RLMM or RSM."""
+        return self.fetch.view.needs_tier(self.wanted.fetch_offset, self.wanted.last_fetched_epoch)
+
+    def begin(self, wanted_bytes: int) -> None:
+        """Prepare in a thread of the pool.
+
+        Args:
+            wanted_bytes: how much to request from the store; 0: only find the offsets.
+        """
+        with suppress(RuntimeError):  # The pool is closed, or no thread can be started.
+            self._begun = self._remote.pool.submit(lambda: self._prepare(wanted_bytes))
+
+    def ready(self, budget: PartitionBudget) -> EpochEnd | None:
+        """Prepare the read, or wait until it is prepared.
+
+        Returns:
+            Where the reader's log leaves this one, if it does.
+
+        Raises:
+            ReadTimeoutError: if the read was not prepared in time.
+            Others of PARTITION_FAILURES: why there is nothing to read.
+        """
+        if self._begun is None:
+            return self._check()
+        diverging = self._in_time(self._begun)
+        if diverging is None and not self._has_requested and not budget.exhausted:
+            # Those before it left more than they were charged for.
+            self.begin(min(budget.left_bytes, FIRST_BYTES))
+            self._in_time(self._begun)
+        return diverging
+
+    def close(self) -> None:
+        """Give back what is held for the read, now or when its thread is done with it."""
+        if self._begun is not None:
+            self._begun.cancel()
+        with self._lock:
+            self._is_closed = True
+            chunk, self._chunk = self._chunk, None
+        if chunk is not None:
+            self._remote.release(chunk)
+
+    def _prepare(self, wanted_bytes: int) -> EpochEnd | None:
+        diverging = self._check() if self.bounds is None else None
+        if diverging is None and wanted_bytes > 0:
+            self._has_requested = True
+            self._keep(self.fetch.request_first(wanted_bytes))
+        return diverging
+
+    def _check(self) -> EpochEnd | None:
+        fetch, wanted = self.fetch, self.wanted
+        self.bounds = bounds = fetch.find_bounds()
+        fetch.view.check_leader_epoch(wanted.current_leader_epoch)
+        if self._role is FetchRole.FOLLOWER:
+            fetch.view.require_leader()
+        diverging = fetch.view.diverging_epoch(wanted.last_fetched_epoch, wanted.fetch_offset)
+        if diverging is None:
+            fetch.check_range(bounds)
+        return diverging
+
+    def _keep(self, chunk: Chunk | None) -> None:
+        with self._lock:
+            if not self._is_closed:
+                self._chunk = chunk
+                return
+        if chunk is not None:
+            self._remote.release(chunk)
+
+    def _in_time(self, begun: Future[EpochEnd | None]) -> EpochEnd | None:
+        wait = self.fetch.view.wait
+        try:
+            return begun.result(timeout=wait.left_s)
+        except NotDoneError:
+            raise ReadTimeoutError(
+                f"{self.wanted.topic_id_partition}: RLMM or RSM has not answered within "
+                f"{wait.wait_s:g} s; retry"
+            ) from None
+
+
+@contextmanager
+def beside_each_other(
+    reads: Sequence[PreparedRead], at_once: int, total: RequestBudget
+) -> Iterator[Iterator[PreparedRead]]:
+    """Return reads in order while up to `at_once` that follow are prepared.
+
+    Each that needs the tier requests its first bytes, and is charged for them in advance: those for
+    which nothing may be left request nothing from the store yet.
+
+    A single read is prepared in the caller's thread.
+    """
+    try:
+        yield _in_order(reads, at_once, total)
+    finally:
+        for read in reads:
+            read.close()
+
+
+def _in_order(
+    reads: Sequence[PreparedRead], at_once: int, total: RequestBudget
+) -> Iterator[PreparedRead]:
+    begun = 0
+    charged: dict[int, int] = {}
+    for at, read in enumerate(reads):
+        while len(reads) > 1 and begun < len(reads) and len(charged) < at_once:
+            following = reads[begun]
+            if following.needs_tier():
+                left_bytes = total.left_bytes - sum(charged.values())
+                wanted = max(min(following.wanted.max_bytes, FIRST_BYTES, left_bytes), 0)
+                charged[begun] = wanted
+                following.begin(wanted)
+            begun += 1
+        yield read
+        charged.pop(at, None)
+        read.close()

@@ -1,0 +1,226 @@
+"""Test fetches of several partitions, which are read beside each other: none holds the others."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+
+from services.api.errors import RetriableRemoteStorageError
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import (
+    FetchError,
+    FetchPart,
+    FetchPartition,
+    FetchRequest,
+    IsolationLevel,
+)
+from services.rlm.fetch.segment_reader import RemoteReadLimits
+from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
+from tests.harness.eventually import eventually
+from tests.harness.one_partition import GIVE_UP_S, Hang, TroubledPartition, partition_of
+from tests.harness.ship_stack import EVERYTHING, Stack, fetch
+from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
+
+NAMES = [replace(NAME, partition=number) for number in range(4)]
+SICK = NAMES[0]
+SIZE = len(batch(0, 5))
+PATIENT = RlmLimits(read=RemoteReadLimits(wait_s=GIVE_UP_S))
+HASTY = RlmLimits(read=RemoteReadLimits(wait_s=0.5))
+COMMITTED = IsolationLevel.READ_COMMITTED
+
+
+@pytest.fixture
+def shipped(stack: Stack, log_dir: Path) -> Stack:
+    """Four partitions, each with two segments in the tier, and no log here."""
+    for name in NAMES:
+        three_segments(log_dir, name)
+    stack.ship(log_dir)
+    return stack
+
+
+def rlm_of(rsm: Any, rlmm: Any, limits: RlmLimits) -> BrokerRemoteLogManager:
+    return BrokerRemoteLogManager([], rsm, rlmm, limits)
+
+
+def of_all(offset: int = 0, max_bytes: int = EVERYTHING, **request: Any) -> FetchRequest:
+    wanted = tuple(FetchPartition(name, offset, EVERYTHING) for name in NAMES)
+    return FetchRequest(wanted, max_bytes, **request)
+
+
+def in_time(rlm: BrokerRemoteLogManager, request: FetchRequest) -> list[FetchPart]:
+    """Fetch; fail if the answer takes as long as a call that hangs."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: list(rlm.fetch(request))).result(timeout=GIVE_UP_S / 2)
+
+
+def partitions_of(parts: Sequence[FetchPart]) -> list[TopicIdPartition]:
+    return [part.topic_id_partition for part in parts]
+
+
+def test_requests_to_the_store_overlap_and_the_order_is_kept(shipped: Stack) -> None:
+    all_at_once = Barrier(len(NAMES), timeout=GIVE_UP_S)
+
+    class Meeting:
+        """The real RSM, which answers only if a request of each partition waits."""
+
+        def fetch_log_segment(self, metadata: Any, *positions: int) -> Iterator[bytes]:
+            all_at_once.wait()
+            return shipped.rsm.fetch_log_segment(metadata, *positions)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(shipped.rsm, name)
+
+    parts = in_time(rlm_of(Meeting(), shipped.rlmm, PATIENT), of_all())
+    assert partitions_of(parts) == NAMES
+    # As in Kafka, a read of one of several partitions ends with its segment.
+    assert [part.record_batches for part in parts] == [batch(0, 5) + batch(5, 5)] * len(NAMES)
+
+
+def served(rlm: BrokerRemoteLogManager, request: FetchRequest) -> list[FetchPart]:
+    """Fetch until all but the troubled partition are served: the machine may be busy."""
+    found: list[FetchPart] = []
+
+    def others_have_records() -> bool:
+        found[:] = in_time(rlm, request)
+        assert partitions_of(found) == NAMES
+        return all(part.record_batches for part in found[1:])
+
+    eventually(others_have_records)
+    return found
+
+
+TROUBLED = [
+    pytest.param("rlmm", "list_remote_log_segments", 5, id="state in RLMM"),
+    pytest.param("rlmm", "next_segment_with_txn_index", 5, id="look-up of transactions"),
+    pytest.param("rsm", "fetch_index", 5, id="index"),
+    pytest.param("rsm", "fetch_log_segment", 0, id="records"),
+]
+
+
+def troubled(
+    stack: Stack, manager: str, method: str, trouble: Callable[[], None], limits: RlmLimits
+) -> BrokerRemoteLogManager:
+    managers: dict[str, Any] = {"rsm": stack.rsm, "rlmm": stack.rlmm}
+    managers[manager] = TroubledPartition(managers[manager], SICK, frozenset({method}), trouble)
+    return rlm_of(managers["rsm"], managers["rlmm"], limits)
+
+
+@pytest.mark.parametrize("waits", [{}, {"max_wait_ms": 60_000, "min_bytes": 1}], ids=["", "waits"])
+@pytest.mark.parametrize(("manager", "method", "offset"), TROUBLED)
+def test_a_silent_partition_is_empty_and_the_others_have_their_records(
+    shipped: Stack, manager: str, method: str, offset: int, waits: dict[str, int]
+) -> None:
+    hang = Hang()
+    rlm = troubled(shipped, manager, method, hang, HASTY)
+    try:
+        parts = served(rlm, of_all(offset, isolation_level=COMMITTED, **waits))
+    finally:
+        hang.let_go()
+    assert {part.error for part in parts} == {FetchError.NONE}
+    assert [bool(part.record_batches) for part in parts] == [False, True, True, True]
+    assert parts[0].throttle_time_ms > 0
+    eventually(lambda: rlm.remote_readers.idle_ratio == 1)
+    assert fetch(rlm, offset, SICK, isolation=COMMITTED)[0].record_batches
+
+
+@pytest.mark.parametrize(("manager", "method", "offset"), TROUBLED)
+def test_a_failing_partition_has_its_error_and_the_others_their_records(
+    shipped: Stack, manager: str, method: str, offset: int
+) -> None:
+    def away() -> None:
+        raise RetriableRemoteStorageError("away")
+
+    rlm = troubled(shipped, manager, method, away, HASTY)
+    parts = served(rlm, of_all(offset, isolation_level=COMMITTED))
+    errors = [part.error for part in parts]
+    assert errors == [FetchError.TIERED_STORAGE_NOT_AVAILABLE, *[FetchError.NONE] * 3]
+
+
+def test_all_partitions_together_wait_for_a_silent_store_once(shipped: Stack) -> None:
+    hang = Hang()
+
+    class Silent:
+        def fetch_log_segment(self, *_: Any) -> Iterator[bytes]:
+            hang()
+            return iter(())
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(shipped.rsm, name)
+
+    limits = RlmLimits(read=RemoteReadLimits(wait_s=2.0))
+    began_s = time.monotonic()
+    try:
+        parts = in_time(rlm_of(Silent(), shipped.rlmm, limits), of_all())
+        assert time.monotonic() - began_s < 3 * 2.0  # One after another they would wait for 8 s.
+    finally:
+        hang.let_go()
+    assert [(part.error, part.record_batches) for part in parts] == [(FetchError.NONE, b"")] * 4
+
+
+class Counted:
+    """The real RSM; keeps the partitions whose records are requested."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self.requested: list[int] = []
+
+    def fetch_log_segment(self, metadata: Any, *positions: int) -> Iterator[bytes]:
+        self.requested.append(partition_of(metadata).partition)
+        return self._stack.rsm.fetch_log_segment(metadata, *positions)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stack.rsm, name)
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "batches", "requested"),
+    [
+        (1, [1, 0, 0, 0], [0]),
+        (SIZE, [1, 0, 0, 0], [0]),
+        (2 * SIZE, [2, 0, 0, 0], [0]),
+        (3 * SIZE, [2, 1, 0, 0], [0, 1]),
+        (2**28, [2, 2, 2, 2], [0, 1, 2, 3]),
+    ],
+)
+def test_the_first_may_exceed_the_limit_and_later_ones_get_what_is_left(
+    shipped: Stack, max_bytes: int, batches: list[int], requested: list[int]
+) -> None:
+    """What gets nothing is not requested from the store, and has its offsets all the same."""
+    rsm = Counted(shipped)
+    parts = in_time(rlm_of(rsm, shipped.rlmm, PATIENT), of_all(max_bytes=max_bytes))
+    assert partitions_of(parts) == NAMES
+    assert [len(part.record_batches) // SIZE for part in parts] == batches
+    assert sorted(rsm.requested) == requested
+    bounds = [(part.high_watermark, part.log_start_offset) for part in parts]
+    assert bounds == [(20, 0)] * 4
+
+
+def test_an_empty_partition_leaves_the_first_batch_to_the_next_one(shipped: Stack) -> None:
+    wanted = [FetchPartition(NAMES[0], 20, EVERYTHING), FetchPartition(NAMES[1], 0, EVERYTHING)]
+    rlm = rlm_of(shipped.rsm, shipped.rlmm, PATIENT)
+    parts = in_time(rlm, FetchRequest(tuple(wanted), 1))
+    assert [part.record_batches for part in parts] == [b"", batch(0, 5)]
+
+
+def test_a_client_that_takes_nothing_more_holds_no_reader(stack: Stack, log_dir: Path) -> None:
+    files = PartitionFiles(log_dir)
+    payload = b"x" * 700_000
+    files.segment(0, [batch(offset, payload=payload) for offset in range(4)])
+    files.snapshot(4)
+    files.segment(4, [batch(4)])
+    stack.ship(log_dir)
+    limits = RlmLimits(read=RemoteReadLimits(threads=1, max_waiting=0, wait_s=GIVE_UP_S))
+    rlm = rlm_of(stack.rsm, stack.rlmm, limits)
+    request = FetchRequest((FetchPartition(NAME, 0, EVERYTHING),), EVERYTHING)
+    parts = rlm.fetch(request)
+    assert next(parts).record_batches == batch(0, payload=payload)
+    assert rlm.remote_readers.idle_ratio == 1
+    assert fetch(rlm, 2, max_bytes=1)[0].record_batches
+    assert next(parts).record_batches == batch(1, payload=payload)
+    del parts
+    assert rlm.remote_readers.idle_ratio == 1
