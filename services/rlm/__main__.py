@@ -35,6 +35,7 @@ from services.rlm.consumers.listener import (
 from services.rlm.copy.rules import CopyLagDefaults
 from services.rlm.copy.segment import CopyLimits
 from services.rlm.fetch.chunk_cache import FILLS_AHEAD, ChunkLimits
+from services.rlm.fetch.chunk_files import ChunkFileLimits
 from services.rlm.fetch.index_cache import IndexFileLimits
 from services.rlm.fetch.purgatory import PurgatoryLimits
 from services.rlm.fetch.read_ahead import MIN_SEQUENTIAL_BYTES
@@ -208,6 +209,7 @@ def _build_manager(
             total_bytes=settings.remote_log_chunk_cache_memory_bytes,
             fills=2 * settings.remote_log_reader_threads + FILLS_AHEAD,
         ),
+        chunk_files=_chunk_files(settings),
         index_memory_bytes=settings.remote_log_index_cache_memory_bytes,
         index_files=_index_files(settings),
         copy_lag=CopyLagDefaults(
@@ -239,6 +241,13 @@ def _direct_reader(rsm: RemoteStorageManagerClient) -> DirectReader:
     # Those of readers that are not sequential are shorter: as in the plugin, RSM streams them.
     shortest_bytes = MIN_SEQUENTIAL_BYTES // 2
     return DirectReader(rsm, DIRECT_READ_BYTES.inc, DIRECT_READ_FAILURES.inc, shortest_bytes)
+
+
+def _chunk_files(settings: RlmSettings) -> ChunkFileLimits | None:
+    directory = settings.remote_log_chunk_file_cache_dir
+    if directory is None:
+        return None
+    return ChunkFileLimits(directory, settings.remote_log_chunk_file_cache_total_size_bytes)
 
 
 def _index_files(settings: RlmSettings) -> IndexFileLimits | None:

@@ -59,6 +59,7 @@ from services.rlm.copy.segment import CopyLimits, SegmentCopier
 from services.rlm.describe import PageDescriber, at_most, copy_lag_of, page_of, token_after
 from services.rlm.fetch.cached_storage import CacheInvalidatingStorage
 from services.rlm.fetch.chunk_cache import ChunkCache, ChunkLimits, LogSource
+from services.rlm.fetch.chunk_files import ChunkFileLimits, ChunkFiles
 from services.rlm.fetch.fetcher import Fetcher
 from services.rlm.fetch.index_cache import IndexFileLimits, IndexFiles, RemoteIndexCache
 from services.rlm.fetch.offset_finder import OffsetFinder
@@ -123,6 +124,7 @@ class RlmLimits:
     list_offsets_timeout_s: float = 30.0
     purgatory: PurgatoryLimits = field(default_factory=PurgatoryLimits)
     chunks: ChunkLimits = field(default_factory=ChunkLimits)
+    chunk_files: ChunkFileLimits | None = None
     index_memory_bytes: int = 32 * 1024 * 1024
     index_files: IndexFileLimits | None = None
     max_partitions: int = 20_000
@@ -165,7 +167,8 @@ class BrokerRemoteLogManager:
         wait_s = limits.read.wait_s
         self._index_cache = RemoteIndexCache(rsm, limits.index_memory_bytes, files, wait_s)
         self.topic_counts = TopicCounts(limits.metrics_max_topics)
-        self._chunks = ChunkCache(logs or rsm, limits.chunks, clock)
+        chunk_files = ChunkFiles(limits.chunk_files, clock) if limits.chunk_files else None
+        self._chunks = ChunkCache(logs or rsm, limits.chunks, clock, chunk_files)
         self._rsm = rsm = CacheInvalidatingStorage(
             rsm, self._index_cache, self._chunks, self.topic_counts
         )

@@ -5,7 +5,7 @@ import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -14,6 +14,7 @@ from services.api.calls import IN_PROCESS, current_call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
 from services.api.ids import RemoteLogSegmentId
 from services.api.segments import RemoteLogSegmentMetadata
+from services.rlm.fetch.chunk_files import ChunkFiles
 from services.rlm.metrics import (
     CHUNK_EVICTIONS,
     CHUNK_HITS,
@@ -125,6 +126,12 @@ class Chunk:
                 self._piece_ends.append(at + len(view))
                 self._arrived.notify_all()
 
+    def pieces_from(self, position: int) -> list[memoryview]:
+        """Return the pieces from the one that begins at `position` on."""
+        with self._arrived:
+            at = bisect_right(self._piece_ends, position)
+            return self._pieces[at:]
+
     def finish(self, error: Exception | None) -> bool:
         """End the arrival of bytes; return whether all are there.
 
@@ -153,6 +160,7 @@ class Chunk:
 class ChunkCache:
     """Keep chunks of remote segments, up to a limit of bytes. Thread-safe.
 
+    Bytes that are not in memory come from files, if there are any, before they come from the store.
     Readers of the same bytes share one request, which continues if they leave. Only chunks that a
     reader has passed, or that no reader has used for a while, make room for others: those that were
     read once go first, so that a scan does not evict what several readers use.
@@ -163,9 +171,11 @@ class ChunkCache:
         logs: LogSource,
         limits: ChunkLimits,
         clock: Callable[[], float] = time.monotonic,
+        files: ChunkFiles | None = None,
     ) -> None:
         self.limits = limits
         self._logs = logs
+        self._files = files
         self._clock = clock
         self._lock = threading.Lock()
         self._of_segment: dict[RemoteLogSegmentId, list[Chunk]] = {}
@@ -239,12 +249,14 @@ class ChunkCache:
                 chunk = self._begin(segment, position, wanted, is_ahead=True)
                 CHUNK_READ_AHEAD_BYTES.inc(chunk.counted_bytes)
 
-    def remove(self, segments: Iterable[RemoteLogSegmentId]) -> None:
+    def remove(self, segments: Sequence[RemoteLogSegmentId]) -> None:
         """Remove the chunks of deleted or damaged segments."""
         with self._lock:
             for segment in segments:
                 for chunk in list(self._of_segment.get(segment, ())):
                     self._drop(chunk)
+        if self._files is not None:
+            self._files.remove(segments)
 
     def close(self) -> None:
         """Keep nothing and request nothing more. Idempotent."""
@@ -252,6 +264,8 @@ class ChunkCache:
             self._is_closed = True
             for chunk in list(self._chunks):
                 self._drop(chunk)
+        if self._files is not None:
+            self._files.close()
 
     def _may_fetch_ahead(self) -> bool:
         return (
@@ -297,10 +311,14 @@ class ChunkCache:
         return chunk
 
     def _fill(self, segment: RemoteLogSegmentMetadata, chunk: Chunk, is_ahead: bool) -> None:
-        last = chunk.end - 1
+        files, position, last = self._files, chunk.start, chunk.end - 1
         error: RemoteStorageError | None = None
         try:
-            for piece in self._logs.fetch_log_segment(segment, chunk.start, last):
+            for piece in files.read(chunk.segment, position, chunk.end) if files else ():
+                chunk.add(piece)
+                position += len(piece)
+            is_there = position > last
+            for piece in () if is_there else self._logs.fetch_log_segment(segment, position, last):
                 chunk.add(piece)
                 if chunk not in self._chunks:
                     error = RetriableRemoteStorageError(f"{chunk.segment}: the read was stopped")
@@ -314,8 +332,11 @@ class ChunkCache:
             self._fills, self._fills_ahead = self._fills - 1, self._fills_ahead - is_ahead
             chunk.is_filling = False
             # Removed before its readers get the error: their next read must not find it.
-            if not chunk.finish(error) or not (chunk.is_kept or chunk.readers):
+            is_whole = chunk.finish(error)
+            if not is_whole or not (chunk.is_kept or chunk.readers):
                 self._drop(chunk)
+        if files is not None and is_whole:
+            files.keep(chunk.segment, position, chunk.pieces_from(position))
 
     def _make_room(self, wanted: int) -> bool:
         """Evict chunks until `wanted` bytes fit; evict none if that is not enough."""

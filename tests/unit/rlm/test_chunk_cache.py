@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from threading import Event
 from typing import Any, cast
 from weakref import ref
@@ -14,6 +15,7 @@ from services.api.errors import RemoteStorageError, RetriableRemoteStorageError,
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.fetch.chunk_cache import ABANDONED_AFTER_S, MIB, ChunkCache, ChunkLimits
+from services.rlm.fetch.chunk_files import ChunkFileLimits, ChunkFiles
 from services.rlm.fetch.read_ahead import (
     SKIPPED_AHEAD_BYTES,
     ReadTimeoutError,
@@ -273,3 +275,28 @@ def test_a_remembered_reader_keeps_no_bytes_that_the_cache_has_dropped(
     assert len(left) == 3
     cache.close()
     eventually(lambda: all(each() is None for each in left))
+
+
+def test_bytes_that_left_memory_come_from_files_and_only_the_rest_from_the_store(
+    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata], tmp_path: Path
+) -> None:
+    files = ChunkFiles(ChunkFileLimits(tmp_path, 64 * MIB))
+    name = copies[0].remote_log_segment_id
+
+    def emptied() -> ChunkCache:
+        manager = cast(RemoteStorageManager, rsm)
+        return ChunkCache(manager, ChunkLimits(64 * MIB, 4), Clock(), files)
+
+    read(emptied(), copies[0], 0, MIB, SequentialRead())
+    (kept,) = eventually(lambda: list(files.read(name, 0, SIZE)))
+    assert kept == LOG[: len(kept)]
+    read(emptied(), copies[0], 0, MIB, SequentialRead())
+    assert len(rsm.reads) == 1
+    read(emptied(), copies[0], 0, 2 * len(kept), SequentialRead())
+    assert rsm.reads[1:] == [(copies[0].start_offset, len(kept), 2 * len(kept))]
+    cache = emptied()
+    cache.remove([name])
+    read(cache, copies[0], 0, MIB, SequentialRead())
+    assert len(rsm.reads) == 3
+    cache.close()
+    assert list(tmp_path.iterdir()) == []
