@@ -7,7 +7,7 @@ import shutil
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from struct import pack, unpack
@@ -16,9 +16,7 @@ from uuid import UUID
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
-from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest
-from prometheus_client import REGISTRY
 
 from demos.stage import link_log_dir
 from services.api.ids import TopicIdPartition
@@ -39,7 +37,15 @@ from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rpc.server.sockets import SocketAccess
 from tests.harness.broker_answers import broker_answers
 from tests.harness.committed_reads import batches_in, committed_in
-from tests.harness.consumer_listener import NODE_ID, serving_consumers
+from tests.harness.consumer_listener import (
+    NODE_ID,
+    answered,
+    connected_socket,
+    fetch_of,
+    framed,
+    serving_consumers,
+    value_of,
+)
 from tests.harness.databases import Databases
 from tests.harness.eventually import eventually
 from tests.harness.kafka_client import CLIENT_TIMEOUT_S, Cluster, headers_of
@@ -164,46 +170,9 @@ def test_one_node_leads_everything_that_it_lists(address: str) -> None:
     assert (unknown.error_code, unknown.partitions) == (3, [])
 
 
-def fetch_of(
-    topic_id: UUID, offset: int, partitions: Iterable[int] = (0,), max_wait_ms: int = 0
-) -> Any:
-    """Return a request for a batch at most; it waits for one if `max_wait_ms` is set."""
-    kind = FetchRequest.FetchTopic
-    wanted = [
-        kind.FetchPartition(
-            partition=partition,
-            current_leader_epoch=-1,
-            fetch_offset=offset,
-            last_fetched_epoch=-1,
-            log_start_offset=-1,
-            partition_max_bytes=1,
-        )
-        for partition in partitions
-    ]
-    return FetchRequest(
-        replica_id=-1,
-        max_wait_ms=max_wait_ms,
-        min_bytes=1 if max_wait_ms else 0,
-        max_bytes=1,
-        isolation_level=0,
-        session_id=0,
-        session_epoch=-1,
-        topics=[kind(topic_id=topic_id, partitions=wanted)],
-        forgotten_topics_data=[],
-        rack_id="",
-        min_version=13,
-    )
-
-
 def fetched(address: str, topic_id: UUID) -> Any:
     """Fetch offset 3 of a topic's partition 0, a batch at most."""
     return ask(address, fetch_of(topic_id, 3))
-
-
-def framed(request: Any, version: int = 13) -> bytes:
-    request.API_VERSION = version
-    request.with_header(5, "client")
-    return bytes(request.encode(header=True, framed=True))
 
 
 def test_a_fetch_by_topic_id(address: str) -> None:
@@ -406,26 +375,6 @@ def test_stopping_ends_open_connections(rlm: BrokerRemoteLogManager) -> None:
         assert answered(client)
     with client:
         assert client.recv(1) == b""
-
-
-def connected_socket(address: str, receive_buffer_bytes: int | None = None) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    client = socket.socket()
-    client.settimeout(10)
-    if receive_buffer_bytes is not None:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-    client.connect((host, int(port)))
-    return client
-
-
-def answered(client: socket.socket) -> bytes:
-    with client.makefile("rb") as stream:
-        (size,) = unpack(">i", stream.read(4))
-        return stream.read(size)
-
-
-def value_of(gauge: str) -> float | None:
-    return REGISTRY.get_sample_value(gauge)
 
 
 class TestTls:

@@ -1,6 +1,7 @@
 """Listen for consumers of Kafka: one thread a connection, a bounded number of them."""
 
 import logging
+import select
 import socket
 import ssl
 import time
@@ -30,6 +31,9 @@ _PRODUCE = 0
 ACCEPT_PAUSE_S = 0.1
 
 _SENT_AT_ONCE = 64 * 1024
+
+# Linux only; elsewhere a client that left during a wait is noticed after the wait.
+_LEFT = getattr(select, "POLLRDHUP", select.POLLHUP)
 
 _HEADER = Struct(">hhi")
 _SIZE = Struct(">i")
@@ -223,7 +227,7 @@ class ConsumerListener:
         call = Call(
             identity,
             f"kafka-{correlation_id}",
-            is_active=lambda: not self._is_stopping,
+            is_active=lambda: not self._is_stopping and not _has_left(connection),
             has_own_thread=True,
         )
         with serving(call):
@@ -233,6 +237,13 @@ class ConsumerListener:
             for at in range(0, len(answer), _SENT_AT_ONCE):
                 connection.sendall(memoryview(answer)[at : at + _SENT_AT_ONCE])
         return True
+
+
+def _has_left(connection: socket.socket) -> bool:
+    """Return whether the client has closed the connection, and waits for nothing more."""
+    poll = select.poll()
+    poll.register(connection, _LEFT)
+    return bool(poll.poll(0))
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
