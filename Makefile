@@ -257,7 +257,7 @@ helm-check: $(VENV)/.dev $(VENV)/.spark ## Check the chart and the images, and r
 	$(BIN)/python -m tests.helm.check
 
 .PHONY: lint
-lint: $(VENV)/.dev build/googleapis ## ruff and buf: rules and formatting
+lint: $(VENV)/.dev ## ruff and buf: rules and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/buf lint
@@ -267,7 +267,7 @@ lint: $(VENV)/.dev build/googleapis ## ruff and buf: rules and formatting
 	  || { echo "lint: protos/contract.yaml is not what protos/ says: run \`make contract\`" >&2; exit 1; }
 
 .PHONY: contract
-contract: $(VENV)/.dev build/googleapis ## Take a compatible change of protos/ into protos/contract.yaml
+contract: $(VENV)/.dev ## Take a compatible change of protos/ into protos/contract.yaml
 	$(BIN)/buf breaking protos --against protos/contract.yaml
 	$(CONTRACT) -o protos/contract.yaml
 
@@ -303,11 +303,6 @@ shape: $(VENV)/.dev ## Count modules, lines, circles between folders and what ea
 .PHONY: bench
 bench: $(VENV)/.dev $(VENV)/.spark ## Measure (BENCH=name for one); tables here, JSON in build/bench/
 	$(BIN)/python -m benchmarks $(BENCH)
-
-build/googleapis: $(VENV)/.dev
-	@rm -rf $@ && mkdir -p $@/google
-	@cp -r "$$($(BIN)/python -c 'import hatch_build; print(hatch_build.google_protos())')/google/rpc" $@/google/
-	@find $@ -type f ! -name '*.proto' -delete
 
 .PHONY: clean
 clean: ## Remove what was built and installed here

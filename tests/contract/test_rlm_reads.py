@@ -1,13 +1,18 @@
 """Run one suite of reads and offsets on the manager itself and over gRPC, with what gRPC adds."""
 
+import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import grpc
 import pytest
+from google.protobuf import json_format
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
 
 from services.api.errors import (
     FencedLeaderEpochError,
@@ -37,9 +42,8 @@ from services.api.remote_log_manager import (
 from services.api.replicas import AuxStateQuery, RemoteLogAuxState, ReplicaService
 from services.api.segments import segment_leader_epochs
 from services.records.index_files import AbortedTxn
-from services.rlm.servicer import add_to_server
 from services.rpc.client.log import RemoteLogManagerClient
-from tests.harness.grpc_server import served
+from tests.harness.served_rlm import served_rlm
 from tests.harness.ship_stack import EVERYTHING, Stack, running_stack
 from tests.unit.rlm.kafka_bytes import (
     ABORT,
@@ -186,12 +190,6 @@ class TestOverGrpc(RlmReadsContract):
             yield RemoteLogManagerClient(channel, address)
 
 
-@contextmanager
-def served_rlm(rlm: ReplicaService) -> Iterator[tuple[grpc.Channel, str]]:
-    with served(partial(add_to_server, rlm), "tieredstorage.v1.RemoteLogManager") as connected:
-        yield connected
-
-
 @pytest.fixture
 def stub(stack: Stack, log_dir: Path) -> Iterator[pb_grpc.RemoteLogManagerStub]:
     with served_rlm(stack.rlm(log_dir)) as (channel, _):
@@ -199,11 +197,30 @@ def stub(stack: Stack, log_dir: Path) -> Iterator[pb_grpc.RemoteLogManagerStub]:
 
 
 LATEST = pb.OffsetQuery(topic_id_partition=TP, timestamp_ms=-1)
+WANTED = pb.FetchPartition(topic_id_partition=TP, max_bytes=1)
 
 
 @pytest.mark.parametrize(
     ("rpc", "request_message", "message"),
     [
+        ("Fetch", pb.FetchRequest(max_bytes=1), "partitions: must be 1 to 1000, are 0"),
+        (
+            "Fetch",
+            pb.FetchRequest(partitions=[WANTED] * 60_000, max_bytes=1),
+            "partitions: must be 1 to 1000, are 60000",
+        ),
+        (
+            "Fetch",
+            pb.FetchRequest(partitions=[WANTED] * 2, max_bytes=1),
+            "names partition .* twice",
+        ),
+        ("Fetch", pb.FetchRequest(partitions=[WANTED], max_bytes=0), "max_bytes: must be 1 to"),
+        ("Fetch", pb.FetchRequest(partitions=[WANTED], max_bytes=2**31 - 1), "max_bytes: must be"),
+        (
+            "Fetch",
+            pb.FetchRequest(partitions=[pb.FetchPartition(topic_id_partition=TP)], max_bytes=1),
+            r"partitions\[0\].max_bytes: must be 1 to",
+        ),
         ("ListOffsets", pb.ListOffsetsRequest(), "queries: must be 1 to 1000, are 0"),
         ("ListOffsets", pb.ListOffsetsRequest(queries=[LATEST] * 1001), "queries: must be 1 to"),
         (
@@ -260,7 +277,7 @@ def test_a_malformed_request_names_the_field(
 ) -> None:
     def call() -> None:
         answer = getattr(stub, rpc)(request_message, timeout=30)
-        list(answer if rpc == "BuildRemoteLogAuxState" else ())
+        list(answer if rpc in ("Fetch", "BuildRemoteLogAuxState") else ())
 
     with pytest.raises(grpc.RpcError, match=message) as refusal:
         call()
@@ -276,3 +293,28 @@ def test_an_isolation_level_of_a_later_release_is_refused(
     request.isolation_level = level  # type: ignore[assignment]
     with pytest.raises(grpc.RpcError, match="isolation_level: must be set to a known value"):
         list(stub.Fetch(request, timeout=30))
+
+
+def test_the_example_of_grpcurl_reads_by_reflection(stack: Stack, log_dir: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "clients" / "README.md").read_text()
+    found = re.search(r"grpcurl -plaintext -d '(\{.*?\})' \\\n\s+\S+ (\S+)/(\S+)", page, re.DOTALL)
+    assert found is not None
+    text, service, method = found.groups()
+    with served_rlm(stack.rlm(log_dir)) as (channel, _):
+        pool = DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
+        described = pool.FindServiceByName(service).FindMethodByName(method)
+        request = json_format.Parse(text, GetMessageClass(described.input_type)())
+        request.partitions[0].topic_id_partition.CopyFrom(
+            json_format.ParseDict(
+                {"topicId": TP.topic_id, "topic": TP.topic},
+                type(request.partitions[0].topic_id_partition)(),
+            )
+        )
+        call = channel.unary_stream(
+            f"/{service}/{method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=GetMessageClass(described.output_type).FromString,
+        )
+        answers = list(call(request, timeout=30))
+    assert b"".join(answer.record_batches for answer in answers)
+    assert {answer.error for answer in answers} == {pb.FETCH_ERROR_NONE}

@@ -20,8 +20,18 @@ def workspace(tmp_path: Path) -> Path:
     """A copy of the contracts, as buf finds them in the repository."""
     shutil.copytree(ROOT / "protos", tmp_path / "protos")
     shutil.copy(ROOT / "buf.yaml", tmp_path)
-    shutil.copytree(google_protos() / "google" / "rpc", tmp_path / "build/googleapis/google/rpc")
+    shutil.copytree(ROOT / "third_party", tmp_path / "third_party")
     return tmp_path
+
+
+def test_the_tree_has_everything_that_a_client_compiles(tmp_path: Path) -> None:
+    status = "google/rpc/status.proto"
+    vendored = ROOT / "third_party" / status
+    assert vendored.read_bytes() == (google_protos() / status).read_bytes()
+    sources = [str(vendored), *map(str, (ROOT / "protos").rglob("*.proto"))]
+    includes = [f"-I{ROOT / folder}" for folder in ("protos", "third_party")]
+    command = [sys.executable, "-m", "grpc_tools.protoc", *includes, f"--python_out={tmp_path}"]
+    subprocess.run([*command, *sources], check=True, capture_output=True)
 
 
 def _breaking(workspace: Path) -> "subprocess.CompletedProcess[str]":
