@@ -13,7 +13,7 @@ from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import FetchError, FetchPartition, IsolationLevel
 from services.records.index_files import AbortedTxn
 from services.rlm.fetch.segment_reader import RemoteReadLimits
-from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
+from services.rlm.manager import RlmLimits
 from tests.harness.broker_answers import BrokerFetch
 from tests.harness.doors import CODES, DOORS, Door, opened
 from tests.harness.eventually import eventually
@@ -181,7 +181,7 @@ def test_a_store_that_refuses_is_a_storage_error(
         raise RetriableRemoteStorageError("503 SlowDown")
 
     rsm: Any = TroubledPartition(shipped.rsm, SICK, frozenset({method}), refuse)
-    rlm = BrokerRemoteLogManager([log_dir], rsm, shipped.rlmm, HASTY)
+    rlm = shipped.rlm(log_dir, rsm=rsm, limits=HASTY)
     with opened(door, rlm) as opened_door:
         answer = answers_of(opened_door, FetchPartition(SICK, 5, EVERYTHING))
     assert answer == (FetchError.TIERED_STORAGE_NOT_AVAILABLE, b"")

@@ -43,10 +43,6 @@ def shipped(stack: Stack, log_dir: Path) -> Stack:
     return stack
 
 
-def rlm_of(rsm: Any, rlmm: Any, limits: RlmLimits) -> BrokerRemoteLogManager:
-    return BrokerRemoteLogManager([], rsm, rlmm, limits)
-
-
 def of_all(offset: int = 0, max_bytes: int = EVERYTHING, **request: Any) -> FetchRequest:
     wanted = tuple(FetchPartition(name, offset, EVERYTHING) for name in NAMES)
     return FetchRequest(wanted, max_bytes, **request)
@@ -75,7 +71,7 @@ def test_requests_to_the_store_overlap_and_the_order_is_kept(shipped: Stack) -> 
         def __getattr__(self, name: str) -> Any:
             return getattr(shipped.rsm, name)
 
-    parts = in_time(rlm_of(Meeting(), shipped.rlmm, PATIENT), of_all())
+    parts = in_time(shipped.rlm(rsm=Meeting(), limits=PATIENT), of_all())
     assert partitions_of(parts) == NAMES
     # As in Kafka, a read of one of several partitions ends with its segment.
     assert [part.record_batches for part in parts] == [batch(0, 5) + batch(5, 5)] * len(NAMES)
@@ -107,7 +103,7 @@ def troubled(
 ) -> BrokerRemoteLogManager:
     managers: dict[str, Any] = {"rsm": stack.rsm, "rlmm": stack.rlmm}
     managers[manager] = TroubledPartition(managers[manager], SICK, frozenset({method}), trouble)
-    return rlm_of(managers["rsm"], managers["rlmm"], limits)
+    return stack.rlm(**managers, limits=limits)
 
 
 @pytest.mark.parametrize("waits", [{}, {"max_wait_ms": 60_000, "min_bytes": 1}], ids=["", "waits"])
@@ -155,7 +151,7 @@ def test_all_partitions_together_wait_for_a_silent_store_once(shipped: Stack) ->
     limits = RlmLimits(read=RemoteReadLimits(wait_s=2.0))
     began_s = time.monotonic()
     try:
-        parts = in_time(rlm_of(Silent(), shipped.rlmm, limits), of_all())
+        parts = in_time(shipped.rlm(rsm=Silent(), limits=limits), of_all())
         assert time.monotonic() - began_s < 3 * 2.0  # One after another they would wait for 8 s.
     finally:
         hang.let_go()
@@ -192,7 +188,7 @@ def test_the_first_may_exceed_the_limit_and_later_ones_get_what_is_left(
 ) -> None:
     """What gets nothing is not requested from the store, and has its offsets all the same."""
     rsm = Counted(shipped)
-    parts = in_time(rlm_of(rsm, shipped.rlmm, PATIENT), of_all(max_bytes=max_bytes))
+    parts = in_time(shipped.rlm(rsm=rsm, limits=PATIENT), of_all(max_bytes=max_bytes))
     assert partitions_of(parts) == NAMES
     assert [len(part.record_batches) // SIZE for part in parts] == batches
     assert sorted(rsm.requested) == requested
@@ -202,7 +198,7 @@ def test_the_first_may_exceed_the_limit_and_later_ones_get_what_is_left(
 
 def test_an_empty_partition_leaves_the_first_batch_to_the_next_one(shipped: Stack) -> None:
     wanted = [FetchPartition(NAMES[0], 20, EVERYTHING), FetchPartition(NAMES[1], 0, EVERYTHING)]
-    rlm = rlm_of(shipped.rsm, shipped.rlmm, PATIENT)
+    rlm = shipped.rlm(limits=PATIENT)
     parts = in_time(rlm, FetchRequest(tuple(wanted), 1))
     assert [part.record_batches for part in parts] == [b"", batch(0, 5)]
 
@@ -215,7 +211,7 @@ def test_a_client_that_takes_nothing_more_holds_no_reader(stack: Stack, log_dir:
     files.segment(4, [batch(4)])
     stack.ship(log_dir)
     limits = RlmLimits(read=RemoteReadLimits(threads=1, max_waiting=0, wait_s=GIVE_UP_S))
-    rlm = rlm_of(stack.rsm, stack.rlmm, limits)
+    rlm = stack.rlm(limits=limits)
     request = FetchRequest((FetchPartition(NAME, 0, EVERYTHING),), EVERYTHING)
     parts = rlm.fetch(request)
     assert next(parts).record_batches == batch(0, payload=payload)

@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -303,7 +304,7 @@ def test_the_example_of_grpcurl_reads_by_reflection(stack: Stack, log_dir: Path)
     with served_rlm(stack.rlm(log_dir)) as (channel, _):
         pool = DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
         described = pool.FindServiceByName(service).FindMethodByName(method)
-        request = json_format.Parse(text, GetMessageClass(described.input_type)())
+        request: Any = json_format.Parse(text, GetMessageClass(described.input_type)())
         request.partitions[0].topic_id_partition.CopyFrom(
             json_format.ParseDict(
                 {"topicId": TP.topic_id, "topic": TP.topic},

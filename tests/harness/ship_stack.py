@@ -4,7 +4,7 @@ log.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.locations import Location
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.upload import PartBuffers
+from tests.harness.eventually import eventually
 from tests.unit.rlm.kafka_bytes import NAME
 
 BUNDLED = Path(__file__).parents[1] / "data" / "kafka-log"
@@ -47,14 +48,21 @@ class Stack:
     rlmm: SqlRemoteLogMetadataManager
     rsm: ObjectRemoteStorageManager
     objects: Path
+    readers: list[BrokerRemoteLogManager] = field(default_factory=list)
 
     def ship(self, log_dir: Path, settings: ShipSettings = ONE_TRY) -> ShipReport:
         return ship([log_dir], self.rsm, self.rlmm, settings)
 
     def rlm(
-        self, *log_dirs: Path, rsm: Any = None, limits: RlmLimits | None = None
+        self,
+        *log_dirs: Path,
+        rsm: Any = None,
+        rlmm: Any = None,
+        limits: RlmLimits | None = None,
     ) -> BrokerRemoteLogManager:
-        return BrokerRemoteLogManager(log_dirs, rsm or self.rsm, self.rlmm, limits)
+        rlm = BrokerRemoteLogManager(log_dirs, rsm or self.rsm, rlmm or self.rlmm, limits)
+        self.readers.append(rlm)
+        return rlm
 
     def segments(self, name: TopicIdPartition = NAME) -> list[RemoteLogSegmentMetadata]:
         return list(all_segments(self.rlmm, name))
@@ -79,7 +87,10 @@ def running_stack(database_url: str, objects: Path) -> Iterator[Stack]:
     objects.mkdir()
     buffers = PartBuffers(4, 8 * 1024 * 1024, 10_000)
     rsm = ObjectRemoteStorageManager(Location(1, FilesystemStorage(objects), ""), buffers, 2)
-    yield Stack(SqlRemoteLogMetadataManager(engine), rsm, objects)
+    stack = Stack(SqlRemoteLogMetadataManager(engine), rsm, objects)
+    yield stack
+    # A read that was late for its request goes on; it must not outlast its database.
+    eventually(lambda: all(rlm.remote_readers.idle_ratio == 1 for rlm in stack.readers))
     rsm.close()
     engine.dispose()
 
