@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Protocol
 
 from services.api.ids import TopicIdPartition
-from services.api.offset_queries import OffsetQueries, OffsetQuery, OffsetService
+from services.api.offset_queries import FoundOffset, OffsetQueries, OffsetQuery, OffsetService
 from services.api.remote_log_manager import (
     MAX_FETCH_BYTES,
     FetchError,
@@ -97,8 +97,11 @@ class GrpcDoor:
     def offsets(
         self, name: TopicIdPartition, times_ms: Sequence[int], isolation: IsolationLevel
     ) -> list[tuple[int, int, int]]:
-        queries = tuple(OffsetQuery(name, time_ms) for time_ms in times_ms)
-        answers = self._rlm.list_offsets(OffsetQueries(queries, isolation))
+        # One at a time: all queries of one request share the time that it may take.
+        answers: list[FoundOffset] = []
+        for time_ms in times_ms:
+            query = OffsetQuery(name, time_ms)
+            answers += self._rlm.list_offsets(OffsetQueries((query,), isolation))
         assert {answer.error for answer in answers} <= {FetchError.NONE}
         return [
             (a.timestamp_ms, a.offset, -1 if a.leader_epoch is None else a.leader_epoch)

@@ -1,5 +1,6 @@
 """Kafka's own clients read from RLM's listener what they read from the broker."""
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,53 @@ def test_librdkafka_reads_the_same(
         there = read(tier.broker.bootstrap_servers, name)
         assert read(listener, name) == there
         assert there
+
+
+KCAT_FORMAT = "%o %T %K %k %S %s %h\n"
+
+
+def kcat(address: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        ["kcat", "-b", address, "-X", "socket.timeout.ms=30000", *arguments],
+        input=b"key:value\n",
+        capture_output=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_kcat_reads_the_same(
+    tier: TieredBroker, listener: str, names: list[TopicIdPartition], isolation: str
+) -> None:
+    """kcat of the distribution has an old librdkafka, which asks for records by topic name."""
+
+    def read(address: str, name: TopicIdPartition, offset: str) -> bytes:
+        arguments = ["-C", "-q", "-e", "-t", name.topic, "-p", str(name.partition), "-o", offset]
+        options = ["-X", f"isolation.level={isolation}", "-f", KCAT_FORMAT]
+        done = kcat(address, *arguments, *options)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    for name in names:
+        first = read(tier.broker.bootstrap_servers, name, "beginning")
+        assert read(listener, name, "beginning") == first
+        assert first
+        for offset in ("-7", "11"):
+            assert read(listener, name, offset) == read(tier.broker.bootstrap_servers, name, offset)
+
+
+def test_kcat_lists_and_asks_for_times_and_writes_nothing(
+    tier: TieredBroker, listener: str, names: list[TopicIdPartition]
+) -> None:
+    (name, *_) = (name for name in names if name.topic == PAYMENTS.name)
+    listed = json.loads(kcat(listener, "-L", "-J").stdout)
+    assert {n.topic for n in names} <= {each["topic"] for each in listed["topics"]}
+    asked = ["-Q", "-t", f"{name.topic}:{name.partition}:1"]
+    there = kcat(tier.broker.bootstrap_servers, *asked)
+    assert kcat(listener, *asked).stdout == there.stdout != b""
+    written = kcat(listener, "-P", "-t", name.topic, "-p", str(name.partition), "-K", ":")
+    assert written.returncode != 0
+    assert b"Policy" in written.stderr
 
 
 def test_the_java_example_reads_the_same(
