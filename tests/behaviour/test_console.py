@@ -11,6 +11,7 @@ import pytest
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.partitions import Anomaly, AnomalyKind, OffsetGap
 from services.api.remote_log_metadata_manager import SweepKind, SweepOutcome, SweepRecord
+from services.api.remote_storage_manager import IndexType
 from services.api.roles import Role
 from services.common.client_security import ClientSecurity
 from services.console import segment_life, timeline
@@ -161,7 +162,7 @@ def test_a_segment_has_its_objects_digest_events_and_the_reason_why_it_is_kept(
     rlmm: RlmmProcess, console: ServedConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tp,) = a_topic("orders", 1)
-    sizes = dict.fromkeys(segment_life.IndexType, 8)
+    sizes = dict.fromkeys(IndexType, 8)
     copy = CustomMetadata(2, "00ff00ff00ff00ff", 1_048_576, sizes, bytes(range(16)))
     made = add(rlmm.client, segment(tp, 0, 9))
     move(rlmm.client, made, FINISHED, custom_metadata=copy.to_bytes())
@@ -330,7 +331,7 @@ def test_with_tls_people_see_what_the_policy_grants_them(rlmm: RlmmProcess, tmp_
         about = console.send("GET", "/api/about", security=reader).json
         assert about["identity"] == spiffe("reader")
 
-        def code(who: ClientSecurity, path: str, **parameters: object) -> int:
+        def code(who: ClientSecurity, path: str, **parameters: Any) -> int:
             return console.send("GET", path, security=who, **parameters).code
 
         assert code(reader, "/api/timeline", **of(orders)) == 200

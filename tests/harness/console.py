@@ -42,7 +42,7 @@ class ServedConsole:
     url: str
     tier: Tier
 
-    def get(self, path: str, **parameters: object) -> Any:
+    def get(self, path: str, **parameters: Any) -> Any:
         """Ask for JSON, which must be there."""
         answer = self.send("GET", path, **parameters)
         assert answer.code == 200, answer.body
@@ -55,7 +55,7 @@ class ServedConsole:
         *,
         host: str | None = None,
         security: ClientSecurity | None = None,
-        **parameters: object,
+        **parameters: Any,
     ) -> Answer:
         """Send a request on a connection of its own."""
         address = urlsplit(self.url)
