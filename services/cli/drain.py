@@ -37,7 +37,7 @@ def drain(
     data_dir: DataDir = None,
     output: JsonOrTable = Format.TABLE,
 ) -> None:
-    """Let an RLM finish its copies and deletions, and start no others.
+    """Let an RLM finish copies and deletions and start none.
 
     For maintenance of RLM, RLMM, RSM, the store or the database. Reads are served all along, and
     uncopied segments stay on the broker's disk. With several addresses, each RLM is drained. It

@@ -34,7 +34,7 @@ COMMANDS = {
     "status": ("status", "Show on one screen whether the tier is well."),
     "top": ("top", "Show topics with tier, growth and what waits, live."),
     "console": ("services.console.command", "Serve a page about the tier to a browser here."),
-    "drain": ("drain", "Let an RLM finish its copies and deletions, and start no others."),
+    "drain": ("drain", "Let an RLM finish copies and deletions and start none."),
     "doctor": ("doctor", "Check settings, clocks, bucket, database and certificates."),
     "topics": ("topics", "List, configure and delete topics."),
     "partitions": ("partitions", "Show what an RLM ships and serves; repair a partition."),
