@@ -299,7 +299,7 @@ class TierState:
         return self._tier
 
     def refresh_or_last(
-        self, max_age_s: float, listed: OnListed = _ignore
+        self, max_age_s: float, listed: OnListed = _ignore, wait_s: float = -1
     ) -> tuple[Tier, float | None]:
         """Return the tier as `refresh` does; as it was last known if RLMM is unreachable.
 
@@ -309,6 +309,8 @@ class TierState:
         Args:
             max_age_s: how old it may be.
             listed: called with each segment, by start offset, if the tier has changed.
+            wait_s: how long to wait for another reader that lists the tier for the first time;
+                negative: as long as it takes.
 
         Returns:
             The tier, and its age in seconds if RLMM is unreachable.
@@ -321,8 +323,12 @@ class TierState:
             return last
         # A silent RLMM keeps one reader only. The others must not call it one after another.
         late_s = _RETRY_AFTER_S - (time.monotonic() - self._began_s)
-        if not self._lock.acquire(timeout=-1 if last is None else max(late_s, _RETRY_AFTER_S / 20)):
-            assert last is not None
+        wait_s = wait_s if last is None else max(late_s, _RETRY_AFTER_S / 20)
+        if not self._lock.acquire(timeout=wait_s if wait_s >= 0 else -1):
+            if last is None:
+                raise RetriableRemoteStorageError(
+                    f"{self._name}: another read lists its segments for the first time; retry"
+                )
             return last
         try:
             if last is not None and self._has_just_failed():

@@ -121,7 +121,7 @@ def test_a_silent_partition_is_empty_and_the_others_have_their_records(
     assert [bool(part.record_batches) for part in parts] == [False, True, True, True]
     assert parts[0].throttle_time_ms > 0
     eventually(lambda: rlm.remote_readers.idle_ratio == 1)
-    assert fetch(rlm, offset, SICK, isolation=COMMITTED)[0].record_batches
+    assert eventually(lambda: fetch(rlm, offset, SICK, isolation=COMMITTED)[0].record_batches)
 
 
 @pytest.mark.parametrize(("manager", "method", "offset"), TROUBLED)

@@ -83,6 +83,7 @@ class Chunk:
         self.is_kept = True
         self.is_passed = False
         self.is_reread = False
+        self.is_removed = False
         self.is_ahead = False
 
     def view(self, position: int, end: int, wait_s: float) -> memoryview | None:
@@ -191,6 +192,8 @@ class ChunkCache:
         position: int,
         wanted: int,
         used: Collection[Chunk] = (),
+        *,
+        needs_room: bool = False,
     ) -> Chunk:
         """Get the chunk with the byte at `position`; release it after use.
 
@@ -199,9 +202,10 @@ class ChunkCache:
 
         Args:
             used: the chunks in which the reader was before.
+            needs_room: request nothing without room; for bytes that are needed later.
 
         Raises:
-            ThrottledError: too many requests to the store are active.
+            ThrottledError: too many requests to the store are active, or there is no room.
         """
         with self._lock:
             chunk = self._at(segment.remote_log_segment_id, position)
@@ -217,6 +221,8 @@ class ChunkCache:
                         f"{self.limits.fills}); retry in a few seconds"
                     )
                 has_room = self._make_room(wanted)
+                if needs_room and not has_room:
+                    raise ThrottledError("no room in memory for a part that is needed later; retry")
                 wanted = wanted if has_room else min(wanted, WITHOUT_ROOM_BYTES)
                 chunk = self._begin(segment, position, wanted)
                 # Removed when its reader leaves it.
@@ -254,6 +260,7 @@ class ChunkCache:
         with self._lock:
             for segment in segments:
                 for chunk in list(self._of_segment.get(segment, ())):
+                    chunk.is_removed = True
                     self._drop(chunk)
         if self._files is not None:
             self._files.remove(segments)
@@ -314,9 +321,9 @@ class ChunkCache:
         files, position, last = self._files, chunk.start, chunk.end - 1
         error: RemoteStorageError | None = None
         try:
-            for piece in files.read(chunk.segment, position, chunk.end) if files else ():
-                chunk.add(piece)
-                position += len(piece)
+            for held in files.read(chunk.segment, position, chunk.end) if files else ():
+                chunk.add(held)
+                position += len(held)
             is_there = position > last
             for piece in () if is_there else self._logs.fetch_log_segment(segment, position, last):
                 chunk.add(piece)
@@ -335,8 +342,10 @@ class ChunkCache:
             is_whole = chunk.finish(error)
             if not is_whole or not (chunk.is_kept or chunk.readers):
                 self._drop(chunk)
-        if files is not None and is_whole:
+        if files is not None and is_whole and not chunk.is_removed:
             files.keep(chunk.segment, position, chunk.pieces_from(position))
+            if chunk.is_removed:  # While it was written.
+                files.remove([chunk.segment])
 
     def _make_room(self, wanted: int) -> bool:
         """Evict chunks until `wanted` bytes fit; evict none if that is not enough."""

@@ -93,7 +93,7 @@ class ChunkFiles:
         except OSError as e:
             self._failed("write", e)
 
-    def read(self, segment: RemoteLogSegmentId, position: int, end: int) -> Iterator[bytes]:
+    def read(self, segment: RemoteLogSegmentId, position: int, end: int) -> Iterator[memoryview]:
         """Yield the bytes from `position` on, up to `end` or the first that no file has."""
         while position < end:
             key = self._find(segment, position)
@@ -101,6 +101,8 @@ class ChunkFiles:
             if key is None or data is None:
                 return
             piece = data[position - key[1].start : end - key[1].start]
+            if len(piece) < len(data):
+                piece = memoryview(bytes(piece))  # It does not keep the whole file in memory.
             CHUNK_FILE_READ_BYTES.inc(len(piece))
             yield piece
             position += len(piece)
@@ -150,7 +152,7 @@ class ChunkFiles:
             found = ranges[at] if at >= 0 and position < ranges[at].end else None
             return None if found is None else (segment, found)
 
-    def _read(self, key: _Key) -> bytes | None:
+    def _read(self, key: _Key) -> memoryview | None:
         path, size = self._path(key), key[1].end - key[1].start
         try:
             data = path.read_bytes()
@@ -159,7 +161,7 @@ class ChunkFiles:
             if not isinstance(e, FileNotFoundError):
                 self._failed("read", e)
             return None
-        content = data[_HEADER.size :]
+        content = memoryview(data)[_HEADER.size :]
         if len(content) != size or data[: _HEADER.size] != _header(path.name, [content]):
             _log.warning("chunk file %s is damaged; its bytes are fetched again", path)
             CHUNK_FILE_FAILURES.labels("check").inc()
@@ -182,7 +184,8 @@ class ChunkFiles:
 
     def _write(self, key: _Key, pieces: Sequence[Piece]) -> None:
         path = self._path(key)
-        unfinished = path.with_suffix(".tmp")
+        # A range may be written twice at once.
+        unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
         if not self._folder.exists():
             self._make_folder()
         try:
@@ -244,7 +247,13 @@ class ChunkFiles:
     def _make_folder(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(self._folder / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            # Without the lock another process may remove the folder: nothing is written to it.
+            os.close(lock)
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
         with self._lock:
             before, self._folder_lock = self._folder_lock, lock
         if before is not None:

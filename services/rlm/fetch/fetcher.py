@@ -106,9 +106,11 @@ class Fetcher:
             with closing(read.fetch.batches(budget)) as batches:
                 for source, batch in batches:
                     tier_read.got(source, batch.size_bytes)
-                    for part in parts.add(source, batch):
+                    complete = parts.add(source, batch)
+                    if complete:
+                        # All of them: a batch in several parts must not end with its first one.
                         with view.without_slot():
-                            yield part
+                            yield from complete
             yield from parts.finish()
         except PARTITION_FAILURES as e:
             parts.see(read)

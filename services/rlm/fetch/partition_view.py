@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import TIMEOUT_MAX
 
 from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
 from services.api.lineage import EpochEnd, Lineage
@@ -209,7 +210,9 @@ class PartitionView:
         with self.remote_slot():
             try:
                 state = self.partition.tier
-                self.tier, self.tier_age_s = state.refresh_or_last(self._max_age_s, listed.add)
+                self.tier, self.tier_age_s = state.refresh_or_last(
+                    self._max_age_s, listed.add, min(self.wait.left_s, TIMEOUT_MAX)
+                )
             except InvalidRequestError as e:
                 raise UnknownPartitionError(str(e)) from e
         if self.tier.revision is not None:

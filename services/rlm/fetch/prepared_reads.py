@@ -1,7 +1,7 @@
 """Prepare the reads of one request beside each other, and return them in its order."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as NotDoneError
 from contextlib import contextmanager, suppress
 from threading import Lock
@@ -115,7 +115,7 @@ class PreparedRead:
         wait = self.fetch.view.wait
         try:
             return begun.result(timeout=wait.left_s)
-        except NotDoneError:
+        except (NotDoneError, CancelledError):  # Cancelled: the pool is closed.
             raise ReadTimeoutError(
                 f"{self.wanted.topic_id_partition}: RLMM or RSM has not answered within "
                 f"{wait.wait_s:g} s; retry"

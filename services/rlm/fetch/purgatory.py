@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as NotDoneError
 from contextlib import closing
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ UNFOLLOWED_S = 1.0
 """How often it reads RLMM if nothing follows the revision of its partition."""
 
 
-_ENDS_WAIT = (*PARTITION_FAILURES, BatchError, NotDoneError, RuntimeError)
+_ENDS_WAIT = (*PARTITION_FAILURES, BatchError, NotDoneError, CancelledError, RuntimeError)
 """An error that the answer has; a tier that is late; a pool that is closed."""
 
 

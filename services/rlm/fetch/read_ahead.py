@@ -174,10 +174,12 @@ class SegmentWindow:
         """Request the first bytes without waiting for them; release the chunk after the read.
 
         Raises:
-            ThrottledError: too many requests to the store are active.
+            ThrottledError: too many requests to the store are active, or memory has no room.
         """
         length = self._length(position, self._wanted_bytes + SKIPPED_AHEAD_BYTES)
-        return self._cache.acquire(self._segment, position, length, self._read.used)
+        return self._cache.acquire(
+            self._segment, position, length, self._read.used, needs_room=True
+        )
 
     def close(self) -> None:
         """Let the cache have the chunks that the reader does not need any more."""
