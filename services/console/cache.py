@@ -30,7 +30,8 @@ class RecentAnswers:
         """
         with self._lock:
             known = self._known.get(key)
-            is_new = known is None or self._clock() - known[0] >= max_age_s
+            # One that is still asked is for all who wait for it, however long that takes.
+            is_new = known is None or (known[1].done() and self._clock() - known[0] >= max_age_s)
             if known is None or is_new:
                 answer: Future[Any] = Future()
                 self._known[key] = (self._clock(), answer)
@@ -42,7 +43,7 @@ class RecentAnswers:
         if is_new:
             try:
                 answer.set_result(ask())
-            except Exception as e:  # noqa: BLE001 - whatever it is, those who wait get it too
+            except BaseException as e:  # noqa: BLE001 - else those who wait would wait for ever
                 with self._lock:
                     current = self._known.get(key)
                     if current is not None and current[1] is answer:

@@ -143,8 +143,8 @@ def _explain(tier: Tier, viewer: Viewer, name: TopicIdPartition, found: SegmentF
             f"which all count for the rules; run `{command}`"
         }
     try:
-        facts: PartitionFacts | None = tier.recent.get(
-            ("facts", name), LISTING_AGE_S, lambda: facts_or_none(tier.metadata, name)
+        facts: PartitionFacts | None = tier.facts.get(
+            name, LISTING_AGE_S, lambda: facts_or_none(tier.metadata, name)
         )
     except ConcurrentUpdateError:
         return {"verdict": f"not explained: the partition changes too fast; run `{command}`"}

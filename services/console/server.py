@@ -87,9 +87,10 @@ def http_server(app: ASGIApp, tls: ReloadedTls | None) -> uvicorn.Server:
 
 def run(server: uvicorn.Server, bound: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT, then end active requests and return."""
-    # uvicorn raises the signal again when it has ended; that is a normal end here.
+    # uvicorn raises the signal again when it has ended; that is a normal end here. A signal that
+    # comes before uvicorn listens to it ends the server as soon as it has begun.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, lambda *_: setattr(server, "should_exit", True))
     asyncio.run(server.serve(sockets=[bound]))
 
 

@@ -19,6 +19,7 @@ from services.rpc.client.probe import ServiceState, probe
 
 _WORKERS = 16
 _KEPT_COLUMNS = 4
+_KEPT_FACTS = 4
 """Partitions; one with a million segments takes some 100 MB."""
 
 
@@ -47,6 +48,7 @@ class Tier:
         logs: the RLM at each address; each knows the partitions of its broker.
         workers: make several calls at once.
         recent: answers of the last seconds.
+        facts: the same, of whole partitions: large.
         columns: the segments of the partitions that were shown last.
     """
 
@@ -54,6 +56,7 @@ class Tier:
     logs: Mapping[str, RemoteLogManager]
     workers: ThreadPoolExecutor
     recent: RecentAnswers = field(default_factory=RecentAnswers)
+    facts: RecentAnswers = field(default_factory=lambda: RecentAnswers(_KEPT_FACTS))
     columns: RecentAnswers = field(default_factory=lambda: RecentAnswers(_KEPT_COLUMNS))
     channels: tuple[tuple[str, str, grpc.Channel | None], ...] = ()
 
@@ -78,6 +81,8 @@ def connected_tier(
             chosen.
     """
     with ExitStack() as opened:
+        # Ends after the channels: their end ends the calls that its threads wait for.
+        workers = opened.enter_context(ThreadPoolExecutor(_WORKERS, "console"))
 
         def channel_to(address: str) -> grpc.Channel:
             return opened.enter_context(open_channel(address, security_for(address)))
@@ -92,5 +97,4 @@ def connected_tier(
             for service, address, channel in channels
             if service == "rlm" and channel is not None
         }
-        workers = opened.enter_context(ThreadPoolExecutor(_WORKERS, "console"))
         yield Tier(metadata, logs, workers, channels=tuple(channels))

@@ -35,14 +35,17 @@ export function pathOf(...names) {
   return `#/${names.map(encodeURIComponent).join("/")}`;
 }
 
+let isLoading = false;
+
 async function show(isRefresh = false) {
   const [[name, ...rest], query] = parts();
   // A timeline is read again when it is moved.
-  if (isRefresh && (name === "partition" || isInUse())) return;
+  if (isRefresh && (isLoading || name === "partition" || isInUse())) return;
   const page = Object.hasOwn(PAGES, name) ? PAGES[name] : topics;
   running?.abort();
   running = new AbortController();
   const { signal } = running;
+  isLoading = true;
   if (!isRefresh) {
     leave();
     leave = () => {};
@@ -64,6 +67,9 @@ async function show(isRefresh = false) {
     const text = element("p", { class: "problem", role: "alert" }, String(error.message || error));
     if (isRefresh) status.replaceChildren(text);
     else main.replaceChildren(element("h2", {}, "This page cannot be shown"), text);
+  } finally {
+    // A later page that has taken over is loading.
+    if (running.signal === signal) isLoading = false;
   }
 }
 
@@ -254,6 +260,11 @@ async function about() {
   document.getElementById("who").textContent = `${found.version}, ${who}`;
 }
 
+// The link's own address is no page.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
 window.addEventListener("hashchange", async () => {
   await show();
   main.focus({ preventScroll: true });

@@ -101,7 +101,8 @@ export async function showPartition(main, name, query, signal) {
       }, signal);
       if (view.segment === id) parts.life.replaceChildren(lifeOf(life));
     } catch (error) {
-      parts.life.replaceChildren(element("p", { class: "problem", role: "alert" }, String(error.message)));
+      const text = element("p", { class: "problem", role: "alert" }, String(error.message));
+      if (view.segment === id) parts.life.replaceChildren(text);
     }
   }
 
