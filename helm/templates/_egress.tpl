@@ -48,7 +48,9 @@
 {{ include "sediment.egressRule" (dict "ports" (include "sediment.storePorts" .root | fromJsonArray) "to" $egress.storeTo) }}
 {{- end }}
 {{- if eq .component "rlmm" }}
-{{ include "sediment.egressRule" (dict "ports" $egress.databasePorts "to" $egress.databaseTo) }}
+{{- with $egress.databasePorts }}
+{{ include "sediment.egressRule" (dict "ports" . "to" $egress.databaseTo) }}
+{{- end }}
 {{- end }}
 {{- if eq .component "rlm" }}
 {{- $grpc := index (include "sediment.ports" (dict "root" .root "component" "rsm") | fromJson) "grpc" }}
@@ -57,6 +59,13 @@
 {{- with include "sediment.brokerPorts" .root | fromJsonArray }}
 {{ include "sediment.egressRule" (dict "ports" . "to" $egress.brokersTo) }}
 {{- end }}
+{{- if eq (dig "RLM_DIRECT_READS" false .root.Values.rlm.settings | toString) "true" }}
+{{ include "sediment.egressRule" (dict "ports" (include "sediment.storePorts" .root | fromJsonArray) "to" $egress.storeTo) }}
+{{- end }}
+{{- end }}
+{{- $settings := (index .root.Values .component).settings }}
+{{- with regexFind "[0-9]+$" (dig (printf "%s_TRACES_ENDPOINT" (upper .component)) "" $settings) }}
+{{ include "sediment.egressRule" (dict "ports" (list .) "to" list) }}
 {{- end }}
 {{- with $egress.extra }}
 {{ toYaml . }}

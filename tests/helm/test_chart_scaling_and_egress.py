@@ -101,6 +101,22 @@ def test_peers_and_ports_of_the_values_restrict_egress() -> None:
     assert (brokers["to"], ports(brokers)) == (given["brokersTo"], [(9092, "TCP")])
 
 
+def test_direct_reads_and_a_collector_of_traces_can_be_reached() -> None:
+    settings = {
+        "RLM_DIRECT_READS": True,
+        "RLM_TRACES_ENDPOINT": "http://collector.observe:4317",
+    }
+    rlm = {**FILES["full"]["rlm"], "settings": settings}
+    _, _, store, collector = egress(minimal(ENFORCED, {"rlm": rlm}), "rlm")
+    assert store == egress(minimal(ENFORCED), "rsm")[1]
+    assert (ports(collector), "to" in collector) == ([(4317, "TCP")], False)
+
+
+def test_without_ports_of_a_database_none_is_reached() -> None:
+    none = {"networkPolicy": {"egress": {"databasePorts": []}}}
+    assert len(egress(minimal(ENFORCED, none), "rlmm")) == 1
+
+
 def test_egress_is_free_if_asked() -> None:
     free = {"networkPolicy": {"egress": {"enabled": False}}}
     assert egress(minimal(ENFORCED, free), "rsm") == []

@@ -36,7 +36,7 @@ def test_helm_runs_the_command_in_a_restricted_pod() -> None:
     found = pod(render(minimal()))
     assert found["metadata"]["annotations"] == {
         "helm.sh/hook": "test",
-        "helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded",
+        "helm.sh/hook-delete-policy": "before-hook-creation",
     }
     assert found["spec"]["restartPolicy"] == "Never"
     assert found["spec"]["securityContext"]["runAsNonRoot"] is True
