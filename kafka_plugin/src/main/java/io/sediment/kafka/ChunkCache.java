@@ -86,9 +86,12 @@ final class ChunkCache implements AutoCloseable {
         private final Map<Key, Entry> missing = new LinkedHashMap<>();
         /** The one that is arriving. */
         private volatile Chunk current;
+        /** When a reader last took one of its chunks: the others wait for the same reader. */
+        private long usedNanos;
 
-        Fetch(boolean isAhead) {
+        Fetch(boolean isAhead, long nowNanos) {
             this.isAhead = isAhead;
+            usedNanos = nowNanos;
         }
     }
 
@@ -101,18 +104,16 @@ final class ChunkCache implements AutoCloseable {
         private boolean isBeingWritten;
         private boolean isRemoved;
         private int users;
-        private long usedNanos;
 
-        Entry(Chunk chunk, Fetch fetch, long nowNanos) {
+        Entry(Chunk chunk, Fetch fetch) {
             this.chunk = chunk;
             this.fetch = fetch;
-            usedNanos = nowNanos;
         }
 
         boolean isEvictable(long nowNanos) {
             return !isFilling
                 && !isBeingWritten
-                && (isPassed || nowNanos - usedNanos >= STOPPED_AFTER_NANOS);
+                && (isPassed || nowNanos - fetch.usedNanos >= STOPPED_AFTER_NANOS);
         }
     }
 
@@ -167,7 +168,7 @@ final class ChunkCache implements AutoCloseable {
         }
         entry.isUsed = true;
         entry.isPassed = false;
-        entry.usedNanos = nowNanos;
+        entry.fetch.usedNanos = nowNanos;
         entry.users++;
         inUse.put(entry.chunk, entry);
         return Optional.of(entry.chunk);
@@ -280,10 +281,10 @@ final class ChunkCache implements AutoCloseable {
         if (threads.isShutdown() || !makeRoom(sizeBytes, nowNanos)) {
             return false;
         }
-        Fetch fetch = new Fetch(isAhead);
+        Fetch fetch = new Fetch(isAhead, nowNanos);
         for (Key key : keys) {
             Chunk chunk = new Chunk(key.startPosition(), key.endPosition(), this::newBuffer, clock);
-            Entry entry = new Entry(chunk, fetch, nowNanos);
+            Entry entry = new Entry(chunk, fetch);
             entries.put(key, entry);
             fetch.missing.put(key, entry);
             fetch.current = fetch.current == null ? chunk : fetch.current;
