@@ -169,7 +169,7 @@ def _build(work: Path, target: Path) -> None:
     archive(target / f"sediment-images-{images}.tar.gz", image_files(work), time_s)
     for name, extras in (("sediment", []), ("sediment-spark", ["spark"])):
         image = work / "image"
-        run(f"bill of {name}", "supply_chain/install", str(image), "services", *extras)
+        run(f"bill of {name}", "supply_chain/install", str(image), "services", "tracing", *extras)
         shutil.move(image / "sbom.json", target / f"{name}-{images}.sbom.json")
         shutil.rmtree(image)
     (target / NOTES).write_text(notes((work / "CHANGELOG.md").read_text(), version))

@@ -125,10 +125,14 @@ def _check_bill_of_materials(environment: Path) -> None:
     bill = json.loads(path.read_text())
     listed = {canonical(each["name"]): each for each in bill["components"]}
     versions = {name: each["version"] for name, each in listed.items()}
-    needed = {entry.name: entry.version for entry in locked("services") if ";" not in entry.text}
+    needed = {
+        entry.name: entry.version
+        for entry in locked("services", "tracing")
+        if ";" not in entry.text
+    }
     assert versions == versions | needed
     # No pip, no build tool: nothing that is not locked for the services.
-    assert set(versions) <= {entry.name for entry in locked("services")}
+    assert set(versions) <= {entry.name for entry in locked("services", "tracing")}
     assert bill["metadata"]["component"]["name"] == "sediment"
     for component in listed.values():
         assert licence_of(component) != ""
