@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from services.api.errors import RemoteStorageError
 from services.api.remote_log_manager import ActivePasses, RemoteLogManager
 from services.cli.connections import (
     DataDir,
@@ -84,7 +85,7 @@ def _drained(
     ends_s = time.monotonic() + timeout_s
     said_s = time.monotonic()
     while True:
-        active = {address: each.drain(cancel=cancel) for address, each in managers.items()}
+        active = _called(managers, cancel=cancel)
         total, now_s = sum(active.values(), _IDLE), time.monotonic()
         if cancel or total == _IDLE or now_s >= ends_s:
             return active
@@ -92,3 +93,17 @@ def _drained(
             say(f"{total.copies} partitions are copying, {total.deletions} deleting; waiting")
             said_s = now_s
         time.sleep(_POLL_S)
+
+
+def _called(managers: dict[str, RemoteLogManager], *, cancel: bool) -> dict[str, ActivePasses]:
+    """Call each RLM, also after one that fails; then raise the first error."""
+    active: dict[str, ActivePasses] = {}
+    failure: RemoteStorageError | None = None
+    for address, each in managers.items():
+        try:
+            active[address] = each.drain(cancel=cancel)
+        except RemoteStorageError as e:
+            failure = failure or e
+    if failure is not None:
+        raise failure
+    return active

@@ -1,6 +1,7 @@
 """Send traces to an OpenTelemetry collector by OTLP over gRPC (extra `tracing`)."""
 
 from collections.abc import Callable
+from threading import Thread
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -48,7 +49,14 @@ def connect(
             exporter, max_queue_size=QUEUED_SPANS, export_timeout_millis=EXPORT_TIMEOUT_MS
         )
     )
-    return OpenTelemetryTracer(provider.get_tracer("sediment", version)), provider.shutdown
+
+    def end() -> None:
+        # The SDK's own end waits for up to 30 s for a collector that does not answer.
+        ending = Thread(target=provider.shutdown, name="end-traces", daemon=True)
+        ending.start()
+        ending.join(EXPORT_TIMEOUT_MS / 1000)
+
+    return OpenTelemetryTracer(provider.get_tracer("sediment", version)), end
 
 
 class OpenTelemetryTracer:

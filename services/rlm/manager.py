@@ -175,6 +175,7 @@ class BrokerRemoteLogManager:
         self._rlmm = rlmm
         self._source = source
         self._drained = threading.Event()
+        self._drain_lock = threading.Lock()
         # A drained RLM begins as little as one that stops.
         self._stopping = Cancellation(self._drained)
         self._cancelled = threading.Event()
@@ -428,14 +429,15 @@ class BrokerRemoteLogManager:
             self.local_retention_scheduler,
             self.removal_scheduler,
         )
-        if self._drained.is_set() is cancel:
-            _log.warning("%s", _STARTS_AGAIN if cancel else _STARTS_NOTHING)
-        if cancel:
-            self._drained.clear()
-        else:
-            self._drained.set()
-        for scheduler in (self.scheduler, *deleting):
-            scheduler.resume() if cancel else scheduler.pause()
+        with self._drain_lock:  # The flag and the schedulers change together.
+            if self._drained.is_set() is cancel:
+                _log.warning("%s", _STARTS_AGAIN if cancel else _STARTS_NOTHING)
+            if cancel:
+                self._drained.clear()
+            else:
+                self._drained.set()
+            for scheduler in (self.scheduler, *deleting):
+                scheduler.resume() if cancel else scheduler.pause()
         return ActivePasses(self.scheduler.running, sum(each.running for each in deleting))
 
     def _all_partitions(self, describer: PageDescriber) -> list[Partition]:

@@ -264,8 +264,7 @@ class Reader(Thread):
     def _read(self, connection: Connection) -> None:
         seen, _ = read_changes(connection, None)
         self._first_read.set()
-        began_s = time.monotonic()
-        while not self._is_stopped_in_pause(began_s + SHORTEST_INTERVAL_S):
+        while not self._is_stopped_in_pause(time.monotonic() + SHORTEST_INTERVAL_S):
             # Before the read: a commit during the read asks for another one.
             self._wanted.clear()
             began_s = time.monotonic()

@@ -9,9 +9,10 @@ from services.rsm.backends.s3_answers import BoundedPool, BoundedPools, BoundedT
 
 
 class TracedPools(BoundedPools):
-    """BoundedPools whose requests are spans, one for each attempt.
+    """BoundedPools whose requests are spans.
 
-    A span ends with the headers of the answer. It has no query: that may hold a signature.
+    A span has an attempt and the retries after it, each of which is a span too, and ends with the
+    headers of the answer. It has no query: that may hold a signature.
     """
 
     def __init__(self, **named: object) -> None:
