@@ -13,6 +13,7 @@ from services.rlm.fetch.partition_fetch import PartitionBudget, PartitionFetch, 
 from services.rlm.fetch.partition_view import Bounds
 from services.rlm.fetch.read_ahead import ReadTimeoutError
 from services.rlm.fetch.segment_reader import RemoteSegmentReader
+from services.rlm.tier_state import NotListedInTimeError
 
 FIRST_BYTES = MIB
 """What a read requests from the store at most before its turn."""
@@ -94,7 +95,10 @@ class PreparedRead:
 
     def _check(self) -> EpochEnd | None:
         fetch, wanted = self.fetch, self.wanted
-        self.bounds = bounds = fetch.find_bounds()
+        try:
+            self.bounds = bounds = fetch.find_bounds()
+        except NotListedInTimeError as e:
+            raise ReadTimeoutError(str(e)) from e
         fetch.view.check_leader_epoch(wanted.current_leader_epoch)
         if self._role is FetchRole.FOLLOWER:
             fetch.view.require_leader()
