@@ -35,6 +35,7 @@ def test_a_client_that_leaves_during_a_wait_gives_its_thread_back(
         eventually(lambda: (value_of(WAITING), value_of(CONNECTIONS)) == (0, 0))
 
 
+@pytest.mark.deep
 def test_a_client_that_stops_reading_gives_its_thread_back(stack: Stack, log_dir: Path) -> None:
     large = batch(0, payload=bytes(16 * MIB))  # More than the buffers of a connection hold.
     PartitionFiles(log_dir).segment(0, [large])

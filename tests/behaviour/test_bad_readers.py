@@ -35,7 +35,7 @@ UNKNOWN_ID = replace(NAME, topic_id=UUID(int=9), topic="unknown")
 COMMITTED = IsolationLevel.READ_COMMITTED
 HASTY = RlmLimits(read=RemoteReadLimits(wait_s=0.5))
 
-pytestmark = pytest.mark.parametrize("door", DOORS)
+pytestmark = [pytest.mark.deep, pytest.mark.parametrize("door", DOORS)]
 
 
 def with_transactions(log_dir: Path, name: TopicIdPartition) -> PartitionFiles:

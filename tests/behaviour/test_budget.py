@@ -29,6 +29,7 @@ def test_that_waits():
 """
 
 
+@pytest.mark.deep
 def test_a_costly_test_fails_unless_it_is_deep(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(COSTLY)
     pytester.makeini("[pytest]\nmarkers = deep: takes long")

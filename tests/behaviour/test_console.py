@@ -117,6 +117,7 @@ def test_a_timeline_has_segments_of_each_state_and_what_is_missing(
     ]
 
 
+@pytest.mark.deep
 def test_many_segments_are_joined_into_few_bins(rlmm: RlmmProcess, console: ServedConsole) -> None:
     (tp,) = a_topic("orders", 1)
     for number in range(20):
@@ -208,6 +209,7 @@ def test_what_a_sweep_and_a_scrub_reported_is_shown(
     assert (lines["anomalies"], lines["sweeps"], lines["tier"]) == ("CRITICAL", "WARNING", "OK")
 
 
+@pytest.mark.deep
 def test_local_logs_are_those_of_the_rlms_and_one_that_is_away_is_named(
     rlmm: RlmmProcess, database_url: str, tmp_path: Path, log_dir: Path
 ) -> None:
@@ -303,6 +305,7 @@ def test_without_tls_only_this_machine_is_served(host: str) -> None:
         ConsoleSettings.from_environment({"CONSOLE_RLMM_ADDRESS": AWAY})
 
 
+@pytest.mark.deep
 def test_with_tls_people_see_what_the_policy_grants_them(rlmm: RlmmProcess, tmp_path: Path) -> None:
     deployment = Deployment(tmp_path)
     deployment.grant(spiffe("auditor"), Role.AUDITOR)

@@ -106,6 +106,7 @@ def troubled(
     return stack.rlm(**managers, limits=limits)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("waits", [{}, {"max_wait_ms": 60_000, "min_bytes": 1}], ids=["", "waits"])
 @pytest.mark.parametrize(("manager", "method", "offset"), TROUBLED)
 def test_a_silent_partition_is_empty_and_the_others_have_their_records(
@@ -137,6 +138,7 @@ def test_a_failing_partition_has_its_error_and_the_others_their_records(
     assert errors == [FetchError.TIERED_STORAGE_NOT_AVAILABLE, *[FetchError.NONE] * 3]
 
 
+@pytest.mark.deep
 def test_all_partitions_together_wait_for_a_silent_store_once(shipped: Stack) -> None:
     hang = Hang()
 
@@ -173,6 +175,7 @@ class Counted:
         return getattr(self._stack.rsm, name)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("max_bytes", "batches", "requested"),
     [

@@ -9,17 +9,19 @@ from services.api.calls import IN_PROCESS, serving
 from services.common import tracing
 from services.common.open_telemetry import connect
 from services.rsm.settings import RsmSettings
+from tests.harness.trace_collector import collecting_traces
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
 @pytest.fixture
 def tracer() -> Iterator[None]:
-    made, end = connect("test", "1", "http://127.0.0.1:9", sample_ratio=0)
-    tracing.use(made)
-    yield
-    tracing.use(None)
-    end()
+    with collecting_traces() as collector:
+        made, end = connect("test", "1", f"http://{collector.address}", sample_ratio=0)
+        tracing.use(made)
+        yield
+        tracing.use(None)
+        end()
 
 
 def headers_within(traceparent: str) -> dict[str, str]:

@@ -235,6 +235,7 @@ def require_usable_or_refused(data: bytes) -> bool:
     return True
 
 
+@pytest.mark.deep
 @settings(max_examples=3, deadline=None)
 @given(manifests)
 def test_a_manifest_with_any_bit_changed_is_refused_or_can_be_used(manifest: Manifest) -> None:
