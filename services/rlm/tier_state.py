@@ -30,10 +30,6 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 from services.rlm.revisions import Revisions
 
 
-class NotListedInTimeError(RetriableRemoteStorageError):
-    """Raised if another reader has not listed a partition for the first time yet."""
-
-
 class OffsetRanges:
     """The set of offsets as ranges, both ends inclusive; adjacent ranges are merged."""
 
@@ -320,8 +316,7 @@ class TierState:
             The tier, and its age in seconds if RLMM is unreachable.
 
         Raises:
-            NotListedInTimeError: if `wait_s` is over.
-            RetriableRemoteStorageError: if it is older, or not known.
+            RetriableRemoteStorageError: if it is older, or not known, or `wait_s` is over.
         """
         last = self._last_known(max_age_s)
         if last is not None and self._has_just_failed():
@@ -331,7 +326,7 @@ class TierState:
         wait_s = wait_s if last is None else max(late_s, _RETRY_AFTER_S / 20)
         if not self._lock.acquire(timeout=wait_s if wait_s >= 0 else -1):
             if last is None:
-                raise NotListedInTimeError(
+                raise RetriableRemoteStorageError(
                     f"{self._name}: another read lists its segments for the first time; retry"
                 )
             return last

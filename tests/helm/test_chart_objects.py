@@ -93,7 +93,9 @@ def test_the_sidecar_patch_fits_a_stateful_set(version: str) -> None:
 
 
 def test_the_sidecar_gets_the_settings_of_the_daemon_set() -> None:
+    # Its PodMonitor is for the sidecar alone.
     values = {**FILES["sidecar"], "rlm": {**FILES["sidecar"]["rlm"], "sidecar": {}}}
+    values["monitoring"] = {**values["monitoring"], "podMonitor": {"enabled": False}}
     values["rlm"]["enabled"] = True
     values["rlm"]["logVolumes"] = [
         {**volume, "source": {"hostPath": {"path": "/mnt"}}}

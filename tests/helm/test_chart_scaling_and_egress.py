@@ -113,7 +113,7 @@ def test_direct_reads_and_a_collector_of_traces_can_be_reached() -> None:
 
 
 def test_without_ports_of_a_database_none_is_reached() -> None:
-    none = {"networkPolicy": {"egress": {"databasePorts": []}}}
+    none: dict[str, Any] = {"networkPolicy": {"egress": {"databasePorts": []}}}
     assert len(egress(minimal(ENFORCED, none), "rlmm")) == 1
 
 

@@ -6,6 +6,7 @@ from concurrent.futures import TimeoutError as NotDoneError
 from contextlib import contextmanager, suppress
 from threading import Lock
 
+from services.api.errors import RetriableRemoteStorageError
 from services.api.lineage import EpochEnd
 from services.api.remote_log_manager import FetchPartition, FetchRole
 from services.rlm.fetch.chunk_cache import MIB, Chunk
@@ -13,7 +14,6 @@ from services.rlm.fetch.partition_fetch import PartitionBudget, PartitionFetch, 
 from services.rlm.fetch.partition_view import Bounds
 from services.rlm.fetch.read_ahead import ReadTimeoutError
 from services.rlm.fetch.segment_reader import RemoteSegmentReader
-from services.rlm.tier_state import NotListedInTimeError
 
 FIRST_BYTES = MIB
 """What a read requests from the store at most before its turn."""
@@ -97,8 +97,10 @@ class PreparedRead:
         fetch, wanted = self.fetch, self.wanted
         try:
             self.bounds = bounds = fetch.find_bounds()
-        except NotListedInTimeError as e:
-            raise ReadTimeoutError(str(e)) from e
+        except RetriableRemoteStorageError as e:
+            if fetch.view.wait.left_s > 0:
+                raise
+            raise ReadTimeoutError(str(e)) from e  # As for a store that is late.
         fetch.view.check_leader_epoch(wanted.current_leader_epoch)
         if self._role is FetchRole.FOLLOWER:
             fetch.view.require_leader()
