@@ -53,10 +53,6 @@ def use(tracer: Tracer | None) -> None:
     _Process.tracer = tracer
 
 
-def is_on() -> bool:
-    return _Process.tracer is not None
-
-
 def begin_call(name: str, headers: Headers) -> Span | None:
     """Begin the span of a served call; None if nothing is recorded."""
     return None if _Process.tracer is None else _Process.tracer.serve(name, headers)

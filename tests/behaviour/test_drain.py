@@ -93,6 +93,14 @@ def test_a_drained_rlm_deletes_nothing(drainable: Drainable) -> None:
     assert stack.ranges() == ALL[4:]
 
 
+def test_every_rlm_is_called_though_one_is_away(drainable: Drainable) -> None:
+    both = f"localhost:1,{drainable.address}"
+    for options, drained in (((), True), (("--cancel",), False)):
+        done = sediment("drain", "--rlm", both, *options, "-o", "json")
+        assert (done.returncode, done.stdout) == (3, "")
+        assert drainable.rlm.copy_lag().drained is drained
+
+
 def test_an_rlm_that_is_away_is_an_error() -> None:
     done = sediment("drain", "--rlm", "localhost:1")
     assert (done.returncode, done.stdout) == (3, "")

@@ -223,3 +223,23 @@ def test_a_client_that_takes_nothing_more_holds_no_reader(stack: Stack, log_dir:
     assert next(parts).record_batches == batch(1, payload=payload)
     del parts
     assert rlm.remote_readers.idle_ratio == 1
+
+
+def test_a_batch_of_several_parts_is_whole_though_no_slot_is_free_after_its_first(
+    stack: Stack, log_dir: Path
+) -> None:
+    long = batch(0, payload=b"x" * 1_500_000)
+    files = PartitionFiles(log_dir)
+    files.segment(0, [long, batch(1)])
+    files.snapshot(2)
+    files.segment(2, [batch(2)])
+    stack.ship(log_dir)
+    limits = RlmLimits(read=RemoteReadLimits(threads=1, max_waiting=0, wait_s=GIVE_UP_S))
+    rlm = stack.rlm(limits=limits)
+    parts = rlm.fetch(FetchRequest((FetchPartition(NAME, 0, EVERYTHING),), EVERYTHING))
+    first = next(parts)
+    assert len(first.record_batches) < len(long)
+    with rlm.remote_readers.acquire():
+        rest = list(parts)
+    assert b"".join(part.record_batches for part in (first, *rest)) == long
+    assert {part.error for part in rest} == {FetchError.NONE}

@@ -1,6 +1,6 @@
 """Test that answers are kept for a moment, and that callers at once cost one question."""
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 
 import pytest
@@ -42,6 +42,30 @@ def test_callers_at_once_share_one_question() -> None:
         answers = [pool.submit(recent.get, "key", 1.0, ask) for _ in range(8)]
         go.set()
         assert {answer.result() for answer in answers} == {"answer"}
+    assert len(asked) == 1
+
+
+def test_a_slow_question_is_not_asked_again_while_it_is_asked() -> None:
+    clock, asked, begun = Clock(), list[int](), Event()
+    recent, others = RecentAnswers(clock=clock), list[Future[str]]()
+
+    def get() -> str:
+        begun.set()
+        return recent.get("key", 1.0, ask)
+
+    def ask() -> str:
+        asked.append(1)
+        if len(asked) == 1:
+            clock.now = 10.0
+            others.append(pool.submit(get))
+            assert begun.wait(60)
+            with pytest.raises(TimeoutError):
+                others[0].result(timeout=0.2)
+        return "answer"
+
+    with ThreadPoolExecutor(1) as pool:
+        assert recent.get("key", 1.0, ask) == "answer"
+        assert others[0].result(timeout=60) == "answer"
     assert len(asked) == 1
 
 

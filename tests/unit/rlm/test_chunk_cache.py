@@ -63,6 +63,13 @@ class RecordedRsm:
         return getattr(self.rsm, name)
 
 
+@dataclass
+class HeldLogs:
+    """Logs whose end a test holds."""
+
+    fetch_log_segment: Callable[[RemoteLogSegmentMetadata, int, int], Iterator[bytes]]
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectRemoteStorageManager]:
     buffers = PartBuffers(4, 8 * MIB, 10_000)
@@ -301,3 +308,42 @@ def test_bytes_that_left_memory_come_from_files_and_only_the_rest_from_the_store
     assert len(rsm.reads) == 3
     cache.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_bytes_that_are_removed_while_they_arrive_are_kept_in_no_file(
+    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata], tmp_path: Path
+) -> None:
+    """A reader that finds the last batch damaged removes the segment before the stream ends."""
+    files, name = ChunkFiles(ChunkFileLimits(tmp_path, 64 * MIB)), copies[0].remote_log_segment_id
+    has_arrived, may_end = Event(), Event()
+
+    def held(metadata: RemoteLogSegmentMetadata, start: int, end: int) -> Iterator[bytes]:
+        yield from rsm.rsm.fetch_log_segment(metadata, start, end)
+        has_arrived.set()
+        require(may_end.wait(WAIT_S))
+
+    logs = cast(RemoteStorageManager, HeldLogs(held))
+    cache = ChunkCache(logs, ChunkLimits(64 * MIB, 4), Clock(), files)
+    chunk = cache.acquire(copies[0], 0, MIB)
+    assert has_arrived.wait(WAIT_S)
+    cache.remove([name])
+    may_end.set()
+    eventually(lambda: not chunk.is_filling)
+    cache.release(chunk)
+    # Kept, if it were, by the time that another chunk is.
+    other = cache.acquire(copies[1], 0, MIB)
+    kept = copies[1].remote_log_segment_id
+    assert eventually(lambda: list(files.read(kept, 0, MIB)))
+    cache.release(other)
+    assert list(files.read(name, 0, MIB)) == []
+    cache.close()
+
+
+def test_bytes_for_later_are_not_requested_without_room(
+    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
+) -> None:
+    cache = cache_of(rsm, total_bytes=4 * MIB)
+    fill(cache, copies[0], 0, 4 * MIB, 4 * MIB, passed=False)
+    with pytest.raises(ThrottledError, match="no room"):
+        cache.acquire(copies[1], 0, MIB, needs_room=True)
+    assert len(rsm.reads) == 1

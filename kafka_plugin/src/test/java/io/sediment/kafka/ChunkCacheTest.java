@@ -171,6 +171,25 @@ class ChunkCacheTest {
     }
 
     @Test
+    void chunksOfOneRequestWaitForTheReaderThatTakesThem() throws Exception {
+        try (ChunkCache roomy = new ChunkCache(
+                4 * CHUNK, this::numbered, Optional.empty(), nowNanos::get)) {
+            roomy.fetchAhead(segment, 0, 4);
+            for (int start = 0; roomy.get(segment, start, false).isPresent(); start += CHUNK) {
+                int last = start;
+                assertEventually(() -> roomy.isWhole(segment, last), "the request ends");
+                nowNanos.addAndGet(TimeUnit.SECONDS.toNanos(9));
+            }
+            assertEquals(TimeUnit.SECONDS.toNanos(18), nowNanos.get());
+            roomy.get(segment, 6 * CHUNK, true);
+            roomy.get(segment, 7 * CHUNK, true);
+            assertFalse(roomy.get(segment, 5 * CHUNK, true).isPresent());
+            assertTrue(roomy.get(segment, CHUNK, false).isPresent());
+            assertEquals(0, roomy.counts().evictions());
+        }
+    }
+
+    @Test
     void requestThatBreaksOffKeepsTheChunksThatHaveArrived() throws Exception {
         lostBytes = CHUNK;
         try (ChunkCache roomy = new ChunkCache(
