@@ -74,13 +74,14 @@ def test_one_request_is_followed_through_all_services(
         traced_world.rlmm.stop()
     spans = eventually(lambda: collector.of(TRACE))
     calls = [span for span in spans if "rpc.method" in span.attributes]
-    assert {span.service for span in calls} >= {RLM, RSM}
+    assert {span.service for span in calls} == {RLM, RSM, RLMM}
     assert {span.attributes["sediment.request_id"] for span in calls} == {REQUEST_ID}
     fetches = [span for span in calls if span.attributes["rpc.method"] == "Fetch"]
     assert {span.parent for span in fetches} == {SPAN}
     known = {span.span for span in spans} | {SPAN}
     assert {span.parent for span in spans} <= known
     assert any(span.name == "S3 GET" and span.service == RSM for span in spans)
+    assert any(span.name == "SELECT" and span.service == RLMM for span in spans)
     assert not any(span.is_error for span in spans)
     assert "rlm copier" in {span.name for span in collector.spans if not span.parent}
     _assert_statements(collector.spans)
@@ -94,7 +95,14 @@ def fetched(address: str, name: TopicIdPartition, offset: int) -> bytes:
     metadata = (("x-request-id", REQUEST_ID), ("traceparent", f"00-{TRACE}-{SPAN}-01"))
     with open_channel(address, PLAINTEXT) as channel:
         answers = rlm_grpc.RemoteLogManagerStub(channel).Fetch(
-            rlm_pb.FetchRequest(partitions=[part], max_bytes=1), timeout=60, metadata=metadata
+            # So that RLMM is asked for indexes of transactions.
+            rlm_pb.FetchRequest(
+                partitions=[part],
+                max_bytes=1,
+                isolation_level=rlm_pb.ISOLATION_LEVEL_READ_COMMITTED,
+            ),
+            timeout=60,
+            metadata=metadata,
         )
         return b"".join(answer.record_batches for answer in answers)
 
