@@ -157,6 +157,8 @@ def _build(work: Path, target: Path) -> None:
         sys.stderr.write(f"release: {what}\n")
         subprocess.run(command, cwd=work, env=environment, check=True, stdout=sys.stderr)
 
+    # The wheel has what the console's page loads, and Git has not.
+    run("charting library", "python", "-m", "supply_chain.npm")
     run("wheel and sdist", "hatchling", "build", "-t", "sdist", "-t", "wheel", "-d", str(target))
     at = datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     maven = ["mvn", "-q", "-B", "-Dstyle.color=never", "-f", "kafka_plugin/pom.xml"]
