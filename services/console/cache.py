@@ -43,7 +43,7 @@ class RecentAnswers:
         if is_new:
             try:
                 answer.set_result(ask())
-            except BaseException as e:  # noqa: BLE001 - else those who wait would wait for ever
+            except BaseException as e:  # noqa: BLE001 - else waiting callers would wait for ever
                 with self._lock:
                     current = self._known.get(key)
                     if current is not None and current[1] is answer:

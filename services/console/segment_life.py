@@ -101,7 +101,7 @@ def _event(event: PartitionEvent) -> Json:
 
 
 def objects_of(metadata: RemoteLogSegmentMetadata | None) -> Json | None:
-    """Name a segment's objects, from what the copy told RLMM; None if it told nothing.
+    """Name a segment's objects, from what the copy reported to RLMM; None if it reported nothing.
 
     The keys are those after the location's prefix, which only RSM knows.
     """

@@ -1,4 +1,4 @@
-"""Test fetches of several partitions, which are read beside each other: none holds the others."""
+"""Test fetches of several partitions, which are read in parallel: none holds the others."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -22,7 +22,7 @@ from services.records.batches import Batch
 from services.rlm.fetch.kafka_errors import PARTITION_FAILURES, kafka_error
 from services.rlm.fetch.partition_fetch import PartitionBudget, PartitionFetch, RequestBudget
 from services.rlm.fetch.partition_view import Bounds
-from services.rlm.fetch.prepared_reads import PreparedRead, beside_each_other
+from services.rlm.fetch.prepared_reads import PreparedRead, in_parallel
 from services.rlm.fetch.purgatory import FetchPurgatory
 from services.rlm.fetch.read_ahead import ReadTimeoutError, TierWait
 from services.rlm.fetch.segment_reader import (
@@ -78,7 +78,7 @@ class Fetcher:
         total = RequestBudget(request.max_bytes)
         wait = TierWait(self._remote.wait_s, is_shared=len(request.partitions) > 1)
         reads = [self._read_of(wanted, request, wait) for wanted in request.partitions]
-        with beside_each_other(reads, self._remote.pool.threads, total) as prepared:
+        with in_parallel(reads, self._remote.pool.threads, total) as prepared:
             for read in prepared:
                 for part in self._parts_of(read, total):
                     with wait.paused():

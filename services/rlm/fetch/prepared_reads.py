@@ -1,4 +1,4 @@
-"""Prepare the reads of one request beside each other, and return them in its order."""
+"""Prepare the reads of one request in parallel, and return them in its order."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future
@@ -129,7 +129,7 @@ class PreparedRead:
 
 
 @contextmanager
-def beside_each_other(
+def in_parallel(
     reads: Sequence[PreparedRead], at_once: int, total: RequestBudget
 ) -> Iterator[Iterator[PreparedRead]]:
     """Return reads in order while up to `at_once` that follow are prepared.

@@ -17,7 +17,7 @@ import java.io.SequenceInputStream;
 /**
  * Reads the data of FetchLogSegment's messages from the memory in which they arrived. Protobuf would
  * copy it twice, into arrays so large that G1 gives them regions of their own. That memory is not on
- * the heap: whoever takes a message closes it.
+ * the heap: the taker of a message closes it.
  */
 final class LogMessages implements MethodDescriptor.Marshaller<InputStream> {
     /** FetchLogSegment; an answer is a stream of its data. */
