@@ -27,13 +27,14 @@ import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageExceptio
  * readers do meanwhile. Evicts, oldest first, only chunks whose reader has passed them or has
  * stopped; without room for a chunk it fetches none, so that many readers never evict each other's.
  * Uses the memory of evicted chunks again: as garbage of the old generation it would cost the broker
- * a tenth of the CPU time of its reads. Whole chunks are also kept on a disk, if there is one, and
- * read from there first. Thread-safe.
+ * a tenth of the CPU time of its reads. Frees what has not been used for a minute. Whole chunks are
+ * also kept on a disk, if there is one, and read from there first. Thread-safe.
  */
 final class ChunkCache implements AutoCloseable {
     static final int CHUNK_BYTES = 4 * 1024 * 1024;
     // A consumer that has read nothing for so long may have stopped.
     private static final long STOPPED_AFTER_NANOS = TimeUnit.SECONDS.toNanos(10);
+    private static final long UNUSED_AFTER_NANOS = TimeUnit.MINUTES.toNanos(1);
     // Readers open a stream of their own then: another RSM may answer it.
     private static final long STANDSTILL_NANOS = TimeUnit.SECONDS.toNanos(5);
     // Of the 8 streams that an RSM serves at a time by default, reads get theirs first.
@@ -52,6 +53,8 @@ final class ChunkCache implements AutoCloseable {
     private final Map<Key, Entry> entries = new LinkedHashMap<>();
     private final Map<Chunk, Entry> inUse = new IdentityHashMap<>();
     private final Deque<byte[]> spareBuffers = new ArrayDeque<>();
+    // The fewest spare buffers since they were last freed.
+    private int unneededBuffers;
     private long heldBytes;
     private int fetchesAhead;
     private long hits;
@@ -236,6 +239,30 @@ final class ChunkCache implements AutoCloseable {
         disk.ifPresent(chunks -> chunks.drop(segment));
     }
 
+    /**
+     * Frees the memory of chunks that nobody has read for a minute, unless they are awaited, and of
+     * the buffers that were spare ever since the last call.
+     */
+    synchronized void freeUnused() {
+        long nowNanos = clock.getAsLong();
+        for (Map.Entry<Key, Entry> each : List.copyOf(entries.entrySet())) {
+            Entry entry = each.getValue();
+            if (entry.isEvictable(nowNanos)
+                && nowNanos - entry.fetch.usedNanos >= UNUSED_AFTER_NANOS) {
+                remove(each.getKey());
+            }
+        }
+        for (; unneededBuffers > 0; unneededBuffers--) {
+            spareBuffers.remove();
+        }
+        unneededBuffers = spareBuffers.size();
+    }
+
+    /** How many bytes are free for chunks that arrive later. */
+    synchronized long spareBytes() {
+        return (long) spareBuffers.size() * Chunk.PIECE_BYTES;
+    }
+
     /** Whether all bytes of a chunk are there. */
     synchronized boolean isWhole(RemoteLogSegmentMetadata segment, int startPosition) {
         Entry entry = entries.get(key(segment, startPosition));
@@ -253,6 +280,7 @@ final class ChunkCache implements AutoCloseable {
         synchronized (this) {
             threads.shutdownNow();
             spareBuffers.clear();
+            unneededBuffers = 0;
         }
         try {
             threads.awaitTermination(CLOSE_TIMEOUT_S, TimeUnit.SECONDS);
@@ -427,6 +455,7 @@ final class ChunkCache implements AutoCloseable {
 
     private synchronized byte[] newBuffer() {
         byte[] spare = spareBuffers.poll();
+        unneededBuffers = Math.min(unneededBuffers, spareBuffers.size());
         return spare == null ? new byte[Chunk.PIECE_BYTES] : spare;
     }
 

@@ -250,7 +250,7 @@ final class DirectReads implements ChunkSource, DirectReadsMXBean, AutoCloseable
                 isFailing = true;
                 LOG.warn("{}: the store at {} cannot be read directly: {}; reading logs through RSM"
                     + " and trying again each minute. Check RSM_PUBLIC_STORE_ENDPOINT, the route to"
-                    + " it, and the clocks of RSM and store",
+                    + " it, its certificate, and the clocks of RSM and store",
                     segment.remoteLogSegmentId(), log.host(), e.getMessage());
             }
         }

@@ -18,6 +18,7 @@ import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executor;
@@ -28,18 +29,23 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Resolves several endpoints to all their addresses. With TLS each address must have a certificate
+ * Resolves several endpoints to all their addresses, without those at which another service listens
+ * unless no other is left. With TLS each address must have a certificate
  * of its own endpoint. If a host cannot be resolved, the failure is logged once, and its last
  * addresses are kept: the connections to them may be in order.
  */
 final class EndpointResolver extends NameResolver {
     private static final Logger LOG = LoggerFactory.getLogger(EndpointResolver.class);
     private static final String SCHEME = "sediment";
+    /** The addresses to leave out; set by the channel. */
+    static final Args.Key<WrongEndpoints> WRONG_ENDPOINTS =
+        Args.Key.create("sediment.wrong-endpoints");
 
     private final List<Endpoint> endpoints;
     private final Executor executor;
     private final SynchronizationContext channel;
     private final Hosts hosts;
+    private final Optional<WrongEndpoints> wrong;
     private final AtomicBoolean busy = new AtomicBoolean();
     // Read and written by one resolution at a time.
     private final Map<Endpoint, List<EquivalentAddressGroup>> last = new ConcurrentHashMap<>();
@@ -61,6 +67,7 @@ final class EndpointResolver extends NameResolver {
         this.hosts = hosts;
         executor = args.getOffloadExecutor();
         channel = args.getSynchronizationContext();
+        wrong = Optional.ofNullable(args.getArg(WRONG_ENDPOINTS));
     }
 
     /** Makes the target of a channel to these endpoints. */
@@ -110,8 +117,15 @@ final class EndpointResolver extends NameResolver {
         }
         channel.execute(() -> {
             busy.set(false);
-            report(found, unknown);
+            report(withoutWrong(found), unknown);
         });
+    }
+
+    private List<EquivalentAddressGroup> withoutWrong(List<EquivalentAddressGroup> found) {
+        List<EquivalentAddressGroup> right = found.stream()
+            .filter(group -> wrong.isEmpty() || !wrong.get().isLeftOut(group.getAddresses().get(0)))
+            .toList();
+        return right.isEmpty() ? found : right;
     }
 
     private void report(List<EquivalentAddressGroup> found, List<String> unknown) {

@@ -79,6 +79,16 @@ final class Failures {
     }
 
     /**
+     * Returns whether a server answered that does not have the service, or is of an earlier release
+     * without the RPC.
+     */
+    static boolean isOfAnotherService(Throwable cause) {
+        return cause instanceof StatusException failure
+            && failure.getStatus().getCode() == Status.Code.UNIMPLEMENTED
+            && reason(failure).isEmpty();
+    }
+
+    /**
      * Returns whether the service could not be reached in time, or cannot reach its database. A
      * service that refuses the call, or is too busy for it, is there.
      */

@@ -9,7 +9,6 @@ import io.grpc.ForwardingClientCallListener.SimpleForwardingClientCallListener;
 import io.grpc.Metadata;
 import io.grpc.MethodDescriptor;
 import io.grpc.Status;
-import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
@@ -23,10 +22,6 @@ import org.slf4j.LoggerFactory;
 final class Reachability implements ClientInterceptor {
     private static final Logger LOG = LoggerFactory.getLogger(Reachability.class);
     private static final long WARN_INTERVAL_NANOS = TimeUnit.MINUTES.toNanos(1);
-
-    // Other calls replace these, and log their own failures: a service of an earlier release does
-    // not have these.
-    private static final Set<String> OPTIONAL_CALLS = Set.of("OpenLogSegment", "WatchPartitions");
 
     private final String service;
     private boolean reachable = true;
@@ -68,7 +63,9 @@ final class Reachability implements ClientInterceptor {
                 } else if (status.isOk() || Failures.isPermanent(status.asException(trailers))) {
                     reached();
                 } else if (!isClosedByKafka(status)
-                    && !OPTIONAL_CALLS.contains(method.getBareMethodName())) {
+                    && !Failures.isOfAnotherService(status.asException(trailers))
+                    && !WrongEndpoints.OPTIONAL_CALLS.contains(method.getBareMethodName())) {
+                    // Other calls replace the optional ones. WrongEndpoints logs other services.
                     missed(method.getBareMethodName() + ": " + Failures.describe(status));
                 }
                 super.onClose(status, trailers);

@@ -2,6 +2,8 @@ package io.sediment.kafka;
 
 import java.io.InputStream;
 import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
 import java.util.function.LongSupplier;
 
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentId;
@@ -20,6 +22,9 @@ final class ReadAhead implements ReadAheadMXBean, AutoCloseable {
     private final ChunkCache cache;
     private final Readers readers = new Readers();
     private final JmxBean figures;
+    private final long freeEveryMs;
+    private CompletableFuture<Void> nextFreeing = new CompletableFuture<>();
+    private boolean isClosed;
 
     /**
      * @param broker the broker's id, for the name in JMX
@@ -28,6 +33,7 @@ final class ReadAhead implements ReadAheadMXBean, AutoCloseable {
      * @param ranges of all other bytes
      * @param disk for more chunks than fit in memory, if any; closed with this
      * @param clock as {@link System#nanoTime}
+     * @param freeEveryMs how often to free memory that has not been used for a minute
      */
     ReadAhead(
         String broker,
@@ -35,13 +41,16 @@ final class ReadAhead implements ReadAheadMXBean, AutoCloseable {
         ChunkSource chunks,
         ChunkSource ranges,
         Optional<DiskChunks> disk,
-        LongSupplier clock
+        LongSupplier clock,
+        long freeEveryMs
     ) {
         this.maxBytes = maxBytes;
         this.ranges = ranges;
         this.disk = disk;
         cache = new ChunkCache(maxBytes, chunks, disk, clock);
         figures = new JmxBean("ReadAhead", broker, this);
+        this.freeEveryMs = freeEveryMs;
+        freeRegularly();
     }
 
     /**
@@ -91,6 +100,10 @@ final class ReadAhead implements ReadAheadMXBean, AutoCloseable {
 
     @Override
     public void close() {
+        synchronized (this) {
+            isClosed = true;
+            nextFreeing.cancel(false);
+        }
         cache.close();
         disk.ifPresent(DiskChunks::close);
         figures.close();
@@ -149,6 +162,18 @@ final class ReadAhead implements ReadAheadMXBean, AutoCloseable {
     @Override
     public long getDiskFailures() {
         return diskCounts().failures();
+    }
+
+    private synchronized void freeRegularly() {
+        if (isClosed) {
+            return;
+        }
+        nextFreeing = new CompletableFuture<Void>()
+            .completeOnTimeout(null, freeEveryMs, TimeUnit.MILLISECONDS);
+        nextFreeing.thenRunAsync(() -> {
+            cache.freeUnused();
+            freeRegularly();
+        });
     }
 
     private DiskChunks.Counts diskCounts() {

@@ -42,6 +42,10 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager,
     // A server that stops closes its connections meanwhile, so that the repeat goes to another one.
     private static final long REPEAT_PAUSE_MS = 50;
 
+    // A copy at another service's endpoint has begun nowhere.
+    private static final int MAX_COPY_ATTEMPTS = 3;
+    private static final long FREE_EVERY_MS = 60_000;
+
     // Without copies: gRPC would hold their bytes in memory for a repeat.
     private static final Map<String, ?> REPEATS = Map.of("methodConfig", List.of(Map.of(
         "name", Stream.of("FetchLogSegment", "FetchIndex", "OpenLogSegment", "DeleteLogSegmentData")
@@ -76,7 +80,8 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager,
             direct.<ChunkSource>map(reads -> reads).orElse(streams),
             streams,
             disk,
-            System::nanoTime);
+            System::nanoTime,
+            FREE_EVERY_MS);
     }
 
     /** Publishes the plugin's figures among the broker's metrics. Call it once configured. */
@@ -98,9 +103,17 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager,
     ) throws RemoteStorageException {
         Objects.requireNonNull(metadata, "metadata");
         Objects.requireNonNull(data, "data");
-        Patience patience = Patience.withCopy(config.progressTimeoutMs());
-        return new SegmentCopy(stub(patience).copyLogSegmentData(), failures(), patience)
-            .run(metadata, data);
+        for (int attempt = 1; ; attempt++) {
+            Patience patience = Patience.withCopy(config.progressTimeoutMs());
+            try {
+                return new SegmentCopy(stub(patience).copyLogSegmentData(), failures(), patience)
+                    .run(metadata, data);
+            } catch (RetriableRemoteStorageException e) {
+                if (attempt == MAX_COPY_ATTEMPTS || !Failures.isOfAnotherService(e.getCause())) {
+                    throw e;
+                }
+            }
+        }
     }
 
     /**

@@ -36,15 +36,16 @@ final class ServiceChannel implements AutoCloseable {
 
     /**
      * Repeats an idempotent call at another endpoint. A server that stops closes its connections
-     * (UNAVAILABLE), and cancels the calls that reach it before its clients know (CANCELLED). gRPC
-     * does not repeat a call that this client has cancelled.
+     * (UNAVAILABLE), and cancels the calls that reach it before its clients know (CANCELLED). Another
+     * service at a wrong endpoint has done nothing (UNIMPLEMENTED). gRPC does not repeat a call that
+     * this client has cancelled.
      */
     static final Map<String, ?> REPEAT_ELSEWHERE = Map.of(
         "maxAttempts", 3.0,
         "initialBackoff", "0.1s",
         "maxBackoff", "1s",
         "backoffMultiplier", 2.0,
-        "retryableStatusCodes", List.of("UNAVAILABLE", "CANCELLED"));
+        "retryableStatusCodes", List.of("UNAVAILABLE", "CANCELLED", "UNIMPLEMENTED"));
 
     private final String name;
     private final Optional<ReloadedTls> tls;
@@ -70,7 +71,10 @@ final class ServiceChannel implements AutoCloseable {
                 + " read and delete the data in the tier", name, config.securityProtocolProperty());
             builder.usePlaintext();
         }
+        WrongEndpoints wrong =
+            new WrongEndpoints(name, config.endpointProperty(), System::nanoTime);
         channel = builder
+            .setNameResolverArg(EndpointResolver.WRONG_ENDPOINTS, wrong)
             .maxInboundMessageSize(MAX_MESSAGE_BYTES)
             .flowControlWindow(FLOW_CONTROL_WINDOW_BYTES)
             .keepAliveTime(KEEPALIVE_TIME_S, TimeUnit.SECONDS)
@@ -83,7 +87,9 @@ final class ServiceChannel implements AutoCloseable {
         reachability = new Reachability(name);
         figures = new CallFigures(service, config.broker());
         observed = ClientInterceptors.intercept(
-            channel, new HandshakeFailures(service, config), reachability, figures);
+            channel, new HandshakeFailures(service, config), reachability, figures, wrong);
+        // Resolves the endpoints again, without the wrong one.
+        wrong.whenFound(channel::resetConnectBackoff);
         boundReconnectBackoff();
         // New calls use a new connection, with the new files; active ones end on the old one.
         tls.ifPresent(reloaded -> reloaded.watch(channel::enterIdle));

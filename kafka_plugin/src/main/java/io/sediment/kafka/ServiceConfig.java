@@ -111,6 +111,11 @@ abstract class ServiceConfig extends AbstractConfig {
         return endpoints;
     }
 
+    /** Names the property of the endpoints, for messages. */
+    String endpointProperty() {
+        return prefix + ENDPOINT;
+    }
+
     /** Names the property that chooses between TLS and plaintext, for messages. */
     String securityProtocolProperty() {
         return prefix + SECURITY_PROTOCOL;

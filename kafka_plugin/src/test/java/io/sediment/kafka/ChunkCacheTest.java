@@ -152,6 +152,52 @@ class ChunkCacheTest {
     }
 
     @Test
+    void memoryThatNobodyUsesForAMinuteIsFreed() throws Exception {
+        fetchWhole(0);
+        fetchWhole(CHUNK);
+        cache.pass(segment, 0);
+        nowNanos.set(TimeUnit.SECONDS.toNanos(59));
+        cache.freeUnused();
+        assertEquals(2 * CHUNK, cache.counts().heldBytes());
+        cache.get(segment, CHUNK, false).ifPresent(cache::release);
+        nowNanos.set(TimeUnit.SECONDS.toNanos(60));
+        cache.freeUnused();
+        assertEquals(CHUNK, cache.counts().heldBytes(), "the other was read a second ago");
+        assertFalse(cache.get(segment, 0, false).isPresent());
+        assertEquals(CHUNK, cache.spareBytes(), "it has just become free");
+        nowNanos.set(TimeUnit.SECONDS.toNanos(119));
+        cache.freeUnused();
+        assertEquals(0, cache.counts().heldBytes());
+        assertEquals(CHUNK, cache.spareBytes());
+        cache.freeUnused();
+        assertEquals(0, cache.spareBytes());
+        assertEquals(0, cache.counts().evictions(), "no other needed the room");
+    }
+
+    @Test
+    void chunkOnItsWayIsNotFreed() {
+        arrival = new CountDownLatch(1);
+        cache.get(segment, 0, true);
+        nowNanos.set(TimeUnit.MINUTES.toNanos(10));
+        cache.freeUnused();
+        assertEquals(CHUNK, cache.counts().heldBytes());
+    }
+
+    @Test
+    void spareBuffersThatAreUsedAgainAreNotFreed() throws Exception {
+        fetchWhole(0);
+        cache.pass(segment, 0);
+        nowNanos.set(TimeUnit.MINUTES.toNanos(1));
+        cache.freeUnused();
+        fetchWhole(CHUNK);
+        cache.drop(segment.remoteLogSegmentId());
+        cache.freeUnused();
+        assertEquals(CHUNK, cache.spareBytes(), "a chunk has used them since");
+        cache.freeUnused();
+        assertEquals(0, cache.spareBytes());
+    }
+
+    @Test
     void chunksAheadArriveByOneRequestAndLeaveHalfOfTheRoom() throws Exception {
         try (ChunkCache roomy = new ChunkCache(
                 8 * CHUNK, this::numbered, Optional.empty(), nowNanos::get)) {
@@ -175,9 +221,8 @@ class ChunkCacheTest {
         try (ChunkCache roomy = new ChunkCache(
                 4 * CHUNK, this::numbered, Optional.empty(), nowNanos::get)) {
             roomy.fetchAhead(segment, 0, 4);
+            assertEventually(() -> roomy.isWhole(segment, CHUNK), "all have arrived");
             for (int start = 0; roomy.get(segment, start, false).isPresent(); start += CHUNK) {
-                int last = start;
-                assertEventually(() -> roomy.isWhole(segment, last), "the request ends");
                 nowNanos.addAndGet(TimeUnit.SECONDS.toNanos(9));
             }
             assertEquals(TimeUnit.SECONDS.toNanos(18), nowNanos.get());

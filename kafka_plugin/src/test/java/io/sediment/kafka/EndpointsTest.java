@@ -9,9 +9,12 @@ import io.grpc.stub.StreamObserver;
 import io.sediment.tieredstorage.v1.GetHighestOffsetForEpochRequest;
 import io.sediment.tieredstorage.v1.GetHighestOffsetForEpochResponse;
 import io.sediment.tieredstorage.v1.RemoteLogMetadataManagerGrpc.RemoteLogMetadataManagerImplBase;
+import java.lang.management.ManagementFactory;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.atomic.AtomicInteger;
+import javax.management.JMException;
+import javax.management.ObjectName;
 
 import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
 import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageException;
@@ -91,6 +94,51 @@ class EndpointsTest {
     }
 
     @Test
+    void anotherServiceAmongThreeEndpointsFailsNoCallAndIsLoggedOnce() throws Exception {
+        ObjectName figures = new ObjectName(
+            "io.sediment.kafka:type=Calls,broker=7,service=RLMM,call=GetHighestOffsetForEpoch");
+        try (LocalServer rsm = new LocalServer(new LogServer())) {
+            List<String> lines = LogLines.during(() -> {
+                configure(firstServer.endpoint(), rsm.endpoint(), secondServer.endpoint());
+                assertEventually(() -> {
+                    call();
+                    return first.calls.get() > 2 && second.calls.get() > 2
+                        && figure(figures, "Repeats") > 0;
+                }, "all three are called");
+                assertEventually(() -> {
+                    long before = figure(figures, "Repeats");
+                    for (int i = 0; i < 10; i++) {
+                        call();
+                    }
+                    return figure(figures, "Repeats") == before;
+                }, "the wrong one is left out");
+            });
+
+            assertEquals(0, figure(figures, "Failures"));
+            assertEquals(1, lines.stream().filter(line -> line.contains(" WARN ")
+                && line.contains("another service listens at " + rsm.endpoint() + " (")
+                && line.contains("rlmm.config.endpoint")).count(), lines::toString);
+            assertTrue(lines.stream().noneMatch(line -> line.contains("does not serve")),
+                lines::toString);
+        }
+    }
+
+    @Test
+    void onlyEndpointOfAnotherServiceIsLoggedOnceAndCalledOn() throws Exception {
+        try (LocalServer changing = new LocalServer(new LogServer())) {
+            List<String> lines = LogLines.during(() -> {
+                configure(changing.endpoint());
+                for (int i = 0; i < 3; i++) {
+                    assertThrows(RetriableRemoteStorageException.class,
+                        () -> manager.highestOffsetForEpoch(Samples.PARTITION, 0));
+                }
+            });
+            assertEquals(1, lines.stream().filter(line -> line.contains("another service")).count(),
+                lines::toString);
+        }
+    }
+
+    @Test
     void failureNamesAllEndpoints() {
         configure("no-such-host.invalid:1", "none.invalid:2");
 
@@ -106,6 +154,14 @@ class EndpointsTest {
             "endpoint", String.join(",", endpoints),
             "security.protocol", "PLAINTEXT",
             "node.id", 7));
+    }
+
+    private static long figure(ObjectName name, String attribute) {
+        try {
+            return (long) ManagementFactory.getPlatformMBeanServer().getAttribute(name, attribute);
+        } catch (JMException e) {
+            throw new AssertionError(e);
+        }
     }
 
     private void call() {

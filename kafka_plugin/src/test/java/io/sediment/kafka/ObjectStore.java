@@ -2,6 +2,8 @@ package io.sediment.kafka;
 
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
+import com.sun.net.httpserver.HttpsConfigurator;
+import com.sun.net.httpserver.HttpsServer;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.net.InetAddress;
@@ -10,6 +12,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
@@ -17,12 +20,14 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import javax.net.ssl.SSLContext;
 
-/** A store of logs over HTTP: ranges of them, by URLs with a secret. */
+/** A store of logs over HTTP or HTTPS: ranges of them, by URLs with a secret. */
 final class ObjectStore implements AutoCloseable {
     static final String SECRET = "X-Amz-Signature=0badcafe";
     private static final Pattern RANGE = Pattern.compile("bytes=(\\d+)-(\\d+)");
 
+    private final String scheme;
     private final HttpServer server;
     private final ExecutorService threads = Executors.newCachedThreadPool();
     private final Map<String, byte[]> logs = new ConcurrentHashMap<>();
@@ -32,9 +37,14 @@ final class ObjectStore implements AutoCloseable {
     private volatile CountDownLatch released = new CountDownLatch(0);
 
     ObjectStore() {
+        this(Optional.empty());
+    }
+
+    /** With TLS, or plaintext. */
+    ObjectStore(Optional<SSLContext> tls) {
+        scheme = tls.isPresent() ? "https" : "http";
         try {
-            server = HttpServer.create(
-                new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
+            server = listening(tls);
         } catch (IOException e) {
             throw new UncheckedIOException(e);
         }
@@ -50,7 +60,7 @@ final class ObjectStore implements AutoCloseable {
     /** Stores a log; returns its URL. */
     String put(String name, byte[] log) {
         logs.put("/" + name, log);
-        return "http://" + host() + "/" + name + "?" + SECRET;
+        return scheme + "://" + host() + "/" + name + "?" + SECRET;
     }
 
     /** Answers all that follows with a status; 206 is a range. */
@@ -78,6 +88,16 @@ final class ObjectStore implements AutoCloseable {
         released.countDown();
         server.stop(0);
         threads.shutdownNow();
+    }
+
+    private static HttpServer listening(Optional<SSLContext> tls) throws IOException {
+        InetSocketAddress address = new InetSocketAddress(InetAddress.getLoopbackAddress(), 0);
+        if (tls.isEmpty()) {
+            return HttpServer.create(address, 0);
+        }
+        HttpsServer made = HttpsServer.create(address, 0);
+        made.setHttpsConfigurator(new HttpsConfigurator(tls.get()));
+        return made;
     }
 
     private void answer(HttpExchange exchange) throws IOException {

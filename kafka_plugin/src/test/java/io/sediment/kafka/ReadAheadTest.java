@@ -24,6 +24,8 @@ import java.util.Random;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.stream.Stream;
 import javax.management.MBeanServer;
@@ -246,11 +248,26 @@ class ReadAheadTest {
     void readersAtTheEndOfTheirSegmentsLeaveTheirRoomToOthers() throws Exception {
         // Time stands still, so that no reader seems to have stopped.
         try (ReadAhead readAhead =
-            new ReadAhead("6", MAX_BYTES, this::openRange, this::openRange, Optional.empty(), () -> 0)) {
+            new ReadAhead("6", MAX_BYTES, this::openRange, this::openRange, Optional.empty(),
+                () -> 0, TimeUnit.MINUTES.toMillis(1))) {
             for (int reader = 0; reader < 6; reader++) {
                 readThrough(readAhead, Samples.newSegment(0, 2 * CHUNK));
                 assertEquals(0, readAhead.getMisfits());
             }
+        }
+    }
+
+    @Test
+    void memoryIsFreedWhenNobodyHasReadForAMinute() throws Exception {
+        AtomicLong nowNanos = new AtomicLong();
+        try (ReadAhead readAhead =
+            new ReadAhead("6", MAX_BYTES, this::openRange, this::openRange, Optional.empty(),
+                nowNanos::get, 10)) {
+            readThrough(readAhead, Samples.newSegment(0, 2 * CHUNK));
+            nowNanos.set(TimeUnit.SECONDS.toNanos(59));
+            assertTrue(readAhead.getHeldBytes() > 0);
+            nowNanos.set(TimeUnit.SECONDS.toNanos(60));
+            assertEventually(() -> readAhead.getHeldBytes() == 0, "the memory is free");
         }
     }
 
@@ -266,7 +283,8 @@ class ReadAheadTest {
         }
         // Time stands still: on a slow machine readers may seem to have stopped.
         try (ReadAhead readAhead =
-            new ReadAhead("6", MAX_BYTES, this::openRange, this::openRange, Optional.empty(), () -> 0)) {
+            new ReadAhead("6", MAX_BYTES, this::openRange, this::openRange, Optional.empty(),
+                () -> 0, TimeUnit.MINUTES.toMillis(1))) {
             for (int start = 0; start < sizeBytes; start += FETCH) {
                 for (RemoteLogSegmentMetadata segment : segments) {
                     try (InputStream stream = readAhead.open(segment, start)) {

@@ -21,6 +21,7 @@ import io.sediment.tieredstorage.v1.FetchIndexRequest;
 import io.sediment.tieredstorage.v1.FetchIndexResponse;
 import io.sediment.tieredstorage.v1.FetchLogSegmentRequest;
 import io.sediment.tieredstorage.v1.FetchLogSegmentResponse;
+import io.sediment.tieredstorage.v1.RemoteLogMetadataManagerGrpc.RemoteLogMetadataManagerImplBase;
 import io.sediment.tieredstorage.v1.RemoteStorageManagerGrpc.RemoteStorageManagerImplBase;
 import io.sediment.tieredstorage.v1.SegmentFile;
 import io.sediment.tieredstorage.v1.SegmentFileHeader;
@@ -73,6 +74,27 @@ class SedimentRemoteStorageManagerTest {
     void stop() {
         manager.close();
         server.close();
+    }
+
+    @Test
+    void copiesAndDeletionsGoOnWhileTwoOfThreeEndpointsAreAnotherService() throws Exception {
+        manager.close();
+        manager = new SedimentRemoteStorageManager();
+        try (LocalServer one = new LocalServer(new RemoteLogMetadataManagerImplBase() { });
+            LocalServer other = new LocalServer(new RemoteLogMetadataManagerImplBase() { })) {
+            manager.configure(server.settings("endpoint",
+                one.endpoint() + "," + server.endpoint() + "," + other.endpoint()));
+            List<String> lines = LogLines.during(() -> {
+                for (int copy = 0; copy < 6; copy++) {
+                    manager.copyLogSegmentData(Samples.SEGMENT, segment(random(2 * MIB)));
+                    manager.deleteLogSegmentData(Samples.SEGMENT);
+                }
+            });
+            assertEquals(2, lines.stream().filter(line -> line.contains("another service")).count(),
+                lines::toString);
+            assertTrue(lines.stream().noneMatch(line -> line.contains("does not serve")),
+                lines::toString);
+        }
     }
 
     @Test

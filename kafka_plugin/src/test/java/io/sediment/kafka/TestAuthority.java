@@ -13,13 +13,17 @@ import java.nio.file.StandardCopyOption;
 import java.security.GeneralSecurityException;
 import java.security.KeyPair;
 import java.security.KeyPairGenerator;
+import java.security.KeyStore;
 import java.security.cert.X509Certificate;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.Base64;
 import java.util.Date;
 import java.util.concurrent.atomic.AtomicLong;
+import javax.net.ssl.KeyManagerFactory;
+import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLException;
+import javax.net.ssl.TrustManagerFactory;
 import javax.security.auth.x500.X500Principal;
 
 import org.bouncycastle.asn1.x509.BasicConstraints;
@@ -36,6 +40,7 @@ import org.bouncycastle.operator.jcajce.JcaContentSignerBuilder;
 final class TestAuthority {
     private static final AtomicLong SERIAL = new AtomicLong(1);
     private static final Duration VALIDITY = Duration.ofHours(1);
+    private static final char[] PASSWORD = "changeit".toCharArray();
 
     private final KeyPair keys = keys("EC", 256);
     private final X500Principal name = new X500Principal("CN=authority " + SERIAL.get());
@@ -86,6 +91,39 @@ final class TestAuthority {
         }
     }
 
+    /** What an HTTPS server has that asks no client for a certificate. */
+    SSLContext httpsServer(Issued identity) {
+        try {
+            KeyStore store = emptyStore();
+            store.setKeyEntry("key", identity.keys.getPrivate(), PASSWORD,
+                new X509Certificate[] {identity.certificate});
+            KeyManagerFactory factory =
+                KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
+            factory.init(store, PASSWORD);
+            SSLContext context = SSLContext.getInstance("TLS");
+            context.init(factory.getKeyManagers(), null, null);
+            return context;
+        } catch (GeneralSecurityException | IOException e) {
+            throw new AssertionError(e);
+        }
+    }
+
+    /** What a JVM has whose trust store has this authority alone. */
+    SSLContext trusting() {
+        try {
+            KeyStore store = emptyStore();
+            store.setCertificateEntry("authority", certificate);
+            TrustManagerFactory factory =
+                TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+            factory.init(store);
+            SSLContext context = SSLContext.getInstance("TLS");
+            context.init(null, factory.getTrustManagers(), null);
+            return context;
+        } catch (GeneralSecurityException | IOException e) {
+            throw new AssertionError(e);
+        }
+    }
+
     /** Writes the authority's certificate as a client has it, in place of the one before. */
     void writeTo(Path directory) throws IOException {
         replace(directory.resolve("ca.crt"), certificatePem(certificate));
@@ -118,6 +156,12 @@ final class TestAuthority {
     static void replace(Path path, String text) throws IOException {
         Path fresh = Files.writeString(path.resolveSibling(path.getFileName() + ".new"), text);
         Files.move(fresh, path, StandardCopyOption.ATOMIC_MOVE);
+    }
+
+    private static KeyStore emptyStore() throws GeneralSecurityException, IOException {
+        KeyStore store = KeyStore.getInstance("PKCS12");
+        store.load(null, PASSWORD);
+        return store;
     }
 
     private X509Certificate sign(
