@@ -13,14 +13,11 @@ from enum import StrEnum
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from services.api.errors import InvalidRequestError, RemoteStorageError
 from services.common.printable import json_line, printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress, TaskID
 
 EXIT_PARTIAL = 1
@@ -60,6 +57,10 @@ def write_bytes(data: bytes) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table: numbers aligned right, long text wrapped and never cut off."""
+    # Here and below, because commands that print JSON must not wait for it.
+    from rich.table import Table
+    from rich.text import Text
+
     made = [list(row) for row in rows]
     table = Table(title=Text(printable(title), "bold"), title_justify="left")
     for number, column in enumerate(columns):
@@ -71,13 +72,17 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     stdout_console().print(table)
 
 
-def stdout_console() -> Console:
+def stdout_console() -> "Console":
     """Return a console as wide as the terminal, or as its text if there is none."""
+    from rich.console import Console
+
     return Console(width=None if sys.stdout.isatty() else _WIDTH_OF_NO_TERMINAL)
 
 
 def say(text: str) -> None:
     """Print one line for people on standard error."""
+    from rich.console import Console
+
     # Without markup, because a path may contain brackets.
     console = Console(stderr=True, markup=False, emoji=False)
     console.print(printable(text), highlight=False, soft_wrap=True)
@@ -113,7 +118,7 @@ def time_text(timestamp_ms: int, timespec: str = "milliseconds") -> str:
 
 def bytes_bar() -> "Progress":
     """Return a progress bar, not started yet; it draws on a terminal only."""
-    # Here and below, because commands without progress must not wait for it.
+    from rich.console import Console
     from rich.progress import (
         BarColumn,
         DownloadColumn,
@@ -138,6 +143,7 @@ def bytes_bar() -> "Progress":
 @contextmanager
 def counter() -> Iterator[Callable[[str, int], None]]:
     """Count on standard error, on a terminal only; yield the call that sets a named count."""
+    from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TextColumn
 
     console = Console(stderr=True)

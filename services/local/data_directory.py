@@ -4,91 +4,15 @@ import fcntl
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from threading import Event
 from typing import TextIO
 
 import platformdirs
-import psutil
 
 from services.common.client_security import NOT_CHOSEN, ClientSecurity, SecurityOptions
-
-# Another process may reuse a pid, but not with the same creation time; two readings of that time
-# may differ by a clock tick.
-_SAME_CREATION_S = 1.0
-_DEATH_TIMEOUT_S = 10.0
-_POLL_S = 0.02
-
-
-def write_pid_file(path: Path, pid: int) -> None:
-    """Write a process's pid and creation time, atomically."""
-    making = path.with_name(f"{path.name}.new")
-    making.write_text(f"{pid} {psutil.Process(pid).create_time()}\n")
-    making.rename(path)
-
-
-def end_leftover(path: Path) -> None:
-    """Kill the process that `path` names, and its children, if it still runs; remove `path`.
-
-    A later process with the same pid is not killed. A missing or damaged file is no error.
-    """
-    leftover = _running_process(path)
-    if leftover is not None:
-        kill_tree(leftover.pid)
-    path.unlink(missing_ok=True)
-
-
-def names_running_process(path: Path) -> bool:
-    """Return whether the process that `path` was written for still runs."""
-    return _running_process(path) is not None
-
-
-def kill_tree(pid: int) -> None:
-    """Kill a process and all its descendants with SIGKILL, and wait until none of them runs.
-
-    A child of this process stays for its `Popen` to reap.
-    """
-    try:
-        root = psutil.Process(pid)
-        family = [root, *root.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return
-    for process in family:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    deadline = time.monotonic() + _DEATH_TIMEOUT_S
-    while any(_runs(process) for process in family) and time.monotonic() < deadline:
-        Event().wait(_POLL_S)
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _running_process(path: Path) -> psutil.Process | None:
-    try:
-        return _process_of(path.read_bytes())
-    except OSError:
-        return None
-
-
-def _process_of(stored: bytes) -> psutil.Process | None:
-    """Return the process that the content of a pid file names, if it still runs."""
-    try:
-        pid, created = stored.decode().split()
-        process = psutil.Process(int(pid))
-        same = abs(process.create_time() - float(created)) < _SAME_CREATION_S
-    except (ValueError, psutil.NoSuchProcess):
-        return None
-    return process if same else None
-
 
 POSTGRES = "postgres"
 S3 = "s3"
@@ -234,6 +158,9 @@ def _require_no_link(path: Path) -> None:
 
 
 def _take(directory: Path, lock: TextIO) -> None:
+    # Here and below, because commands that are given addresses must not wait for psutil.
+    from services.local.pid_files import end_leftover
+
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as e:
@@ -363,6 +290,8 @@ def read_credentials(endpoints: StackEndpoints) -> StackCredentials:
 
 def write_state(directory: Path, endpoints: StackEndpoints) -> None:
     """Write the state file of the stack that this process runs; only its user can read it."""
+    from services.local.pid_files import write_pid_file
+
     write_pid_file(directory / OWNER, os.getpid())
     write_secret(directory / STATE, json.dumps(asdict(endpoints), indent=2) + "\n")
 
@@ -396,7 +325,9 @@ def running_stack(directory: Path | None = None) -> StackEndpoints | None:
         raise DataDirectoryError(
             f"{state} cannot be read: {why}; pass the --data-dir of a `sediment up` of your own"
         ) from e
-    if _process_of(owner) is None:
+    from services.local.pid_files import process_of
+
+    if process_of(owner) is None:
         return None  # killed before it could remove its state file
     try:
         return StackEndpoints(**json.loads(stored))

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from services.common.retry import replan
 from services.local import as_user
-from services.local.data_directory import end_leftover, kill_tree, write_pid_file
+from services.local.pid_files import end_leftover, kill_tree, write_pid_file
 
 LOOPBACK = "127.0.0.1"
 

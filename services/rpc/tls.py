@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
-
-from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
+from typing import TYPE_CHECKING
 
 from services.common.bounded_file import MAX_PEM_BYTES, read_bounded
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 POLL_INTERVAL_S = 1.0
 _log = logging.getLogger("sediment.tls")
@@ -124,7 +124,10 @@ def _read(path: Path) -> bytes:
         raise TlsFileError(f"{path}: cannot be read: {e.strerror or type(e).__name__}") from e
 
 
-def _certificates(pem: bytes, path: Path) -> list[x509.Certificate]:
+def _certificates(pem: bytes, path: Path) -> "list[Certificate]":
+    # Here and below, because clients without TLS must not wait for it.
+    from cryptography import x509
+
     try:
         return x509.load_pem_x509_certificates(pem)
     except (ValueError, x509.InvalidVersion) as e:
@@ -133,7 +136,10 @@ def _certificates(pem: bytes, path: Path) -> list[x509.Certificate]:
 
 def _check_pair(
     certificate: bytes, key: bytes, certificate_file: Path, key_file: Path
-) -> x509.Certificate:
+) -> "Certificate":
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+
     leaf = _certificates(certificate, certificate_file)[0]
     try:
         private = serialization.load_pem_private_key(key, None)

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from services.local.data_directory import end_leftover, names_running_process, write_pid_file
+from services.local.pid_files import end_leftover, names_running_process, write_pid_file
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs
 

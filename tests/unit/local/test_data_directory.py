@@ -12,9 +12,9 @@ from services.local.data_directory import (
     locked,
     remove_state,
     running_stack,
-    write_pid_file,
     write_state,
 )
+from services.local.pid_files import write_pid_file
 from tests.harness.processes import runs
 
 ENDPOINTS = StackEndpoints(
