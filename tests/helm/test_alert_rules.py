@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.harness.jmx_exporter import broker_alerts
 from tests.harness.promtool import ensure_promtool
 from tests.helm.alerts import ALERTS, rule_tests, rules
 from tests.helm.chart import changed, minimal, render, values_files
@@ -38,6 +39,63 @@ def run(promtool: Path, *arguments: str | Path) -> None:
 def test_each_alert_is_quiet_until_its_time_and_then_fires(promtool: Path, tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules()))
     (tmp_path / "tests.yaml").write_text(yaml.safe_dump(rule_tests("rules.yaml")))
+    run(promtool, "check", "rules", tmp_path / "rules.yaml")
+    run(promtool, "test", "rules", tmp_path / "tests.yaml")
+
+
+def test_alerts_of_brokers_are_quiet_until_their_time_and_then_fire(
+    promtool: Path, tmp_path: Path
+) -> None:
+    """Those that docs/kafka-plugin.md gives for a broker with the plugin."""
+    alerts = broker_alerts()
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(alerts))
+    requests = 'kafka_topic_remotefetchrequests_total{topic="orders"}'
+    errors = 'kafka_topic_remotefetcherrors_total{topic="orders"}'
+    examples = {
+        "SedimentPluginCopyLagGrows": (
+            {'kafka_topic_remotecopylagbytes{topic="orders"}': "100+10x120"},
+            {'kafka_topic_remotecopylagbytes{topic="orders"}': "100+10x60 0+10x60"},
+            60,
+        ),
+        "SedimentPluginReadErrors": (
+            {requests: "0+100x60", errors: "0+2x60"},
+            {requests: "0+300x60", errors: "0+2x60"},
+            5,
+        ),
+    }
+    (group,) = alerts["groups"]
+    assert [rule["alert"] for rule in group["rules"]] == list(examples)
+    tests = []
+    for rule in group["rules"]:
+        bad, good, after_min = examples[rule["alert"]]
+        waits_min = int(rule["for"].removesuffix("m"))
+        summary = rule["annotations"]["summary"].replace("{{ $labels.topic }}", "orders")
+        fired = {
+            "exp_labels": {"topic": "orders", **rule["labels"]},
+            "exp_annotations": {"summary": summary},
+        }
+        for series, minute, expected in (
+            (bad, waits_min - 1, []),
+            (bad, after_min + waits_min + 2, [fired]),
+            (good, after_min + waits_min + 2, []),
+        ):
+            tests.append(
+                {
+                    "interval": "1m",
+                    "input_series": [
+                        {"series": name, "values": values} for name, values in series.items()
+                    ],
+                    "alert_rule_test": [
+                        {
+                            "alertname": rule["alert"],
+                            "eval_time": f"{minute}m",
+                            "exp_alerts": expected,
+                        }
+                    ],
+                }
+            )
+    document = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": tests}
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(document))
     run(promtool, "check", "rules", tmp_path / "rules.yaml")
     run(promtool, "test", "rules", tmp_path / "tests.yaml")
 

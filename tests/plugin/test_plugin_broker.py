@@ -2,6 +2,7 @@
 over when segments, records or topics go."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from tests.data.kafka_log_content import (
     produce_telemetry,
 )
 from tests.harness.eventually import eventually, eventually_holds
+from tests.harness.jmx_exporter import broker_alerts, exported_name
 from tests.harness.list_offsets import Question
 from tests.harness.variants import first_of
 from tests.kafka.records import consumed
@@ -212,6 +214,56 @@ def test_jmx_counts_reads_of_the_tier(moved: list[Moved]) -> None:
     assert not any(failures.values()), failures
 
 
+def test_jmx_counts_copies_and_deletions(tiered: Partition) -> None:
+    """Kafka's figures of a topic, each from its first event on."""
+    segments = tiered.finished()
+    before = figures_of(tiered)
+    assert before["RemoteCopyLagBytes", "Value"] == 0
+    assert before["RemoteCopyLagSegments", "Value"] == 0
+    copied_bytes = sum(row.segment_size_in_bytes for row in segments)
+    assert before["RemoteCopyBytesPerSec", "Count"] >= copied_bytes
+    assert before["RemoteCopyRequestsPerSec", "Count"] >= len(segments)
+    assert before.get(("RemoteCopyErrorsPerSec", "Count"), 0) == 0
+    assert before.get(("RemoteDeleteRequestsPerSec", "Count"), 0) == 0
+    tiered.configure(retention_ms="1")
+    eventually_holds(lambda: assert_nothing_in_the_tier(tiered), DEADLINE_MS)
+    after = figures_of(tiered)
+    assert after["RemoteDeleteRequestsPerSec", "Count"] >= len(segments)
+    assert after.get(("RemoteDeleteErrorsPerSec", "Count"), 0) == 0
+
+
+def test_alerts_of_the_page_read_what_its_exporter_rules_make_of_the_brokers_figures(
+    tiered: Partition,
+) -> None:
+    read = read_jmx(tiered.deployment.broker)
+    made = {exported_name(name, attribute) for name, attribute in read}
+    # A topic has a figure from the first event on, and the broker has all of them.
+    of_topic = f",topic={tiered.name.topic}"
+    made |= {exported_name(f"{name}{of_topic}", attribute) for name, attribute in read}
+    (group,) = broker_alerts()["groups"]
+    wanted = {
+        metric
+        for rule in group["rules"]
+        for metric in re.findall(r"kafka_topic_\w+|sediment_plugin_\w+", rule["expr"])
+    }
+    assert len(wanted) >= len(group["rules"])
+    assert wanted <= made
+    ours = {name for name, _ in read if name.startswith("io.sediment.kafka:")}
+    assert all(exported_name(name, "Anything") for name in ours)
+    assert "sediment_plugin_lookups_hits" in made
+    assert "sediment_plugin_call_failures_total" in made
+
+
+def figures_of(partition: Partition) -> dict[tuple[str, str], float]:
+    """Return Kafka's figures of a topic, by metric and attribute."""
+    of_topic = f",topic={partition.name.topic}"
+    return {
+        (name.removesuffix(of_topic).rpartition("name=")[2], attribute): value
+        for (name, attribute), value in read_jmx(partition.deployment.broker).items()
+        if name.endswith(of_topic)
+    }
+
+
 @pytest.mark.parametrize(
     "end",
     first_of(
@@ -312,6 +364,36 @@ def test_a_deleted_topic_leaves_nothing_and_its_name_starts_again(tiered: Partit
 def assert_nothing_in_the_tier(partition: Partition) -> None:
     assert partition.rows() == []
     assert partition.objects() == {}
+
+
+# --- a hold -------------------------------------------------------------------------------------
+
+
+def test_hold_keeps_the_log_start_until_it_is_unset(tiered: Partition) -> None:
+    deployment, segments = tiered.deployment, tiered.finished()
+    records = consumed(deployment.cluster, tiered.name)
+    set_topic(tiered, "sediment.hold=true")
+    tiered.configure(retention_ms="1")
+
+    def refusals() -> list[str]:
+        refused = f"topic {tiered.name.topic}: sediment.hold is set"
+        return [line for line in deployment.broker_log() if refused in line]
+
+    # By the second all that the first run did has been done.
+    eventually(lambda: len(refusals()) > 1, DEADLINE_MS)
+    assert tiered.listed(Question.EARLIEST) == 0
+    assert consumed(deployment.cluster, tiered.name) == records
+    rows = tiered.finished()
+    assert rows[: len(segments)] == segments
+    assert {row.remote_log_segment_id.id for row in rows} == tiered.objects().keys()
+    set_topic(tiered, "--unset", "sediment.hold")
+    eventually(lambda: tiered.listed(Question.EARLIEST) == RECORDS, DEADLINE_MS)
+    eventually_holds(lambda: assert_nothing_in_the_tier(tiered), DEADLINE_MS)
+
+
+def set_topic(partition: Partition, *settings: str) -> None:
+    done = partition.world.sediment("topics", "set", partition.name.topic, *settings)
+    assert done.returncode == 0, done.stderr
 
 
 # --- tiering turned off -------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from services.local.stack import ServiceProcess, rlm_settings
 from services.rlm.kafka_admin.deleted_topics import read_cluster_id
 from services.rlmm import schema
 from tests.harness.eventually import eventually, eventually_holds
-from tests.harness.faults import Cut, Direction
+from tests.harness.faults import Cut, Direction, Stall
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
 from tests.harness.proxy import TcpProxy
@@ -25,6 +25,7 @@ from tests.harness.variants import first_of
 from tests.harness.world import SMALLEST_PART_BYTES, World, running_world
 from tests.kafka.records import consumed
 from tests.plugin.deployment import DEADLINE_MS, IMPATIENT, Deployment, Partition
+from tests.plugin.jmx import read_jmx
 from tests.plugin.tiered_partition import FINISHED
 
 pytestmark = pytest.mark.plugin
@@ -242,6 +243,43 @@ def test_the_broker_dies_in_the_middle_of_a_copy(large: Partition) -> None:
     large.deployment.broker.kill()
     large.deployment.broker.start()
     assert_recovers(large, values)
+
+
+def test_the_broker_is_stopped_in_order_in_the_middle_of_a_copy(
+    large: Partition, way_to_rsm: TcpProxy
+) -> None:
+    way_to_rsm.faults.add(Stall(LARGE_SEGMENT_BYTES // 2, Direction.REQUEST), times=None)
+    way_to_rsm.cut_connections()
+    try:
+        values = produce_large(large)
+        eventually(large.rows, DEADLINE_MS)
+        # Fails unless the broker has shut down cleanly within a minute.
+        large.deployment.broker.stop()
+        assert large.finished() == []
+    finally:
+        way_to_rsm.faults.clear()
+        way_to_rsm.cut_connections()
+    large.deployment.broker.start()
+    assert_recovers(large, values)
+
+
+def test_copy_lag_is_counted_while_rsm_is_away(partition: Partition, world: World) -> None:
+    lag, errors = (
+        f"kafka.server:type=BrokerTopicMetrics,name={name},topic={partition.name.topic}"
+        for name in ("RemoteCopyLagBytes", "RemoteCopyErrorsPerSec")
+    )
+    broker = partition.deployment.broker
+    world.rsm.kill()
+    try:
+        values = partition.produce()
+        waiting_bytes = sum(segment.size_bytes for segment in partition.rolled())
+        eventually(lambda: read_jmx(broker).get((lag, "Value"), 0) == waiting_bytes, DEADLINE_MS)
+        # What a retry may solve is no error to Kafka: only the lag shows that RSM is away.
+        assert read_jmx(broker).get((errors, "Count"), 0) == 0
+    finally:
+        world.rsm.start()
+    assert_recovers(partition, values)
+    eventually(lambda: read_jmx(broker)[lag, "Value"] == 0, DEADLINE_MS)
 
 
 def test_a_topic_that_is_deleted_while_rsm_is_down_stays_marked(
