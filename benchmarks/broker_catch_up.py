@@ -7,7 +7,7 @@ import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from rich.console import Console
@@ -50,6 +50,9 @@ CASES = (
     Case("960 KiB batches", "big", 1, 5, 16 * 1024, 60),
     Case("960 KiB, 8 partitions", "big-8", 8, 2, 16 * 1024, 60, segment_bytes=MIDDLE_BYTES),
 )
+COLD = Case("cold", "cold", 1, 2, 1_000, 16, segment_bytes=2 * SMALL_BYTES)
+COLD_TOPICS = [replace(COLD, data=f"cold-{n}") for n in range(3 if QUICK else 9)]
+"""Each is read once: nothing of its segments, their indexes included, is in a broker's memory."""
 _ONE = [case for case in CASES if case.partitions == 1]
 _UP_TO_EIGHT = [case for case in CASES if case.partitions <= 8]
 """The cases of the figures; that of 64 partitions, with small segments, is printed only."""
@@ -90,12 +93,23 @@ class Bench:
         cpu = {n: (tree_cpu_seconds(pid) - before[n]) * 1000 / mib for n, pid in pids.items()}
         return Reading(mib / all_s, first_s, cpu)
 
+    def first_record_s(self, case: Case, side: str) -> float:
+        """Return the time to the first record of a topic with one partition."""
+        broker, topic = self.brokers.brokers[side], case.topic(side).name
+        _, first_s, _ = self.consumer.read(broker.bootstrap_servers, topic, case.isolation, [1])
+        return first_s
+
 
 @dataclass(frozen=True)
 class Figures:
-    """The readings of each case and side, round by round, and the brokers' heaps after them."""
+    """The readings of each case and side, round by round, and the brokers' heaps after them.
+
+    Attributes:
+        cold_ms: of each side, to the first record of each of `COLD_TOPICS`.
+    """
 
     readings: Mapping[tuple[str, str], list[Reading]]
+    cold_ms: Mapping[str, list[float]]
     heap_after_gc_mib: Mapping[str, float]
 
     def median(self, case: Case, side: str, figure: Callable[[Reading], float]) -> float:
@@ -154,6 +168,9 @@ def _result(name: str, side: str, against: str, cases: Sequence[Case]) -> Result
             }
             for case in cases
         },
+        "first record of a segment that was never read, ms": {
+            each: [round(ms, 1) for ms in figures.cold_ms[each]] for each in SIDES
+        },
         "heap after GC, MiB": _rounded(figures.heap_after_gc_mib),
     }
     return Result(name, "ratio", statistics.median(samples), samples, top, bottom, conditions)
@@ -178,8 +195,12 @@ def _figures() -> Figures:
             for case in CASES:
                 for side in SIDES:
                     readings[case.name, side].append(bench.read(case, side))
+        cold: dict[str, list[float]] = {side: [] for side in SIDES}
+        for case in COLD_TOPICS:
+            for side in SIDES:
+                cold[side].append(bench.first_record_s(case, side) * 1000)
         heaps = {tier: heap_after_gc_mib(bench.brokers.brokers[tier].pid) for tier in TIERS}
-    figures = Figures(readings, heaps)
+    figures = Figures(readings, cold, heaps)
     _print(figures)
     return figures
 
@@ -202,6 +223,14 @@ def _print(figures: Figures) -> None:
         for own in [figures.cpu_ms_per_mib(case, side)]
     ]
     print_table("broker_*: CPU ms/MiB of each process", ("", "", *processes, "all"), cpu)
+    print_table(
+        "broker_*: first record of a segment that was never read, ms",
+        ("", *SIDES),
+        [
+            (what, *(of(figures.cold_ms[side]) for side in SIDES))
+            for what, of in (("median", statistics.median), ("least", min), ("most", max))
+        ],
+    )
     heaps = figures.heap_after_gc_mib
     print_table("broker_*: heap after GC, MiB", tuple(heaps), [tuple(heaps.values())])
 
@@ -210,11 +239,11 @@ def _print(figures: Figures) -> None:
 def _bench() -> Iterator[Bench]:
     with running_brokers() as brokers, Consumer() as consumer:
         ends = {}
-        data = {case.data: case for case in CASES}.values()
+        data = {case.data: case for case in (*CASES, *COLD_TOPICS)}.values()
         for case in data:
             produce(case, brokers.brokers)
         for case in data:
             for side in TIERS:
                 ends[case.data, side] = wait_until_gone(brokers.brokers[side], case.topic(side))
-        brokers.start(DEFAULT_INTERVAL)  # the readings are not beside tasks of 82 partitions
+        brokers.start(DEFAULT_INTERVAL)  # the readings are not beside tasks of 91 partitions
         yield Bench(brokers, ends, consumer)

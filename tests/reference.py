@@ -128,7 +128,8 @@ _OTHERWISE_HERE = (
     ),
     (
         "remote-fetch-throttle-time-avg, -max; quota RLM_FETCH",
-        "missing: RLM has no fetch quota",
+        "`sediment_rlm_remote_fetch_throttle_seconds` has number and sum; the quota's use is "
+        "`rate(sediment_rlm_remote_fetch_bytes_total[1m])`",
     ),
     ("quota RLM_COPY", "`rate(sediment_rlm_copied_bytes_total[1m])`"),
     (

@@ -167,12 +167,16 @@ def fetch(
             assert since is not None
             offset = since(manager, tp, isolation)
         end = INT64_MAX if until is None else until(manager, tp, isolation)
+        wanted: int | None = offset
         is_bounded = follow or last is not None or until is not None
         most = max_records if max_records or is_bounded else _FEW_RECORDS
         try:
             found = decoded(manager, tp, offset, options, skip)
             with suppress(KeyboardInterrupt) if follow else nullcontext():
                 for record in islice(takewhile(lambda r: r.offset < end, found), most):
+                    if record.offset > (wanted or record.offset):
+                        say(f"offset {wanted} has no record; the next one is at {record.offset}")
+                    wanted = None
                     if formatted is not None:
                         write_bytes(formatted(tp, record))
                     elif output is Format.JSON:

@@ -72,6 +72,7 @@ app = typer.Typer(
     cls=LazyGroup,
     no_args_is_help=True,
     add_completion=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # importing rich and a Markdown parser costs 0.2 s
     help="Tiered storage for Kafka: ship segments, read them, inspect and repair the tier.",

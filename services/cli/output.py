@@ -26,6 +26,8 @@ EXIT_FAILED = 3
 
 # A table in a file or a pipe is as wide as its content.
 _WIDTH_OF_NO_TERMINAL = 1_000
+# Of longer ones that have spaces, those are text, and may be wrapped.
+_LONGEST_VALUE = 24
 
 
 class Format(StrEnum):
@@ -56,20 +58,46 @@ def write_bytes(data: bytes) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table: numbers aligned right, long text wrapped and never cut off."""
+    """Print a table: numbers aligned right, text wrapped between words and never cut off.
+
+    If the terminal is too narrow for that, each row becomes a list of names and values.
+    """
     # Here and below, because commands that print JSON must not wait for it.
+    from rich.cells import cell_len
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
     made = [list(row) for row in rows]
-    table = Table(title=Text(printable(title), "bold"), title_justify="left")
+    cells = [[f"{v:,}" if isinstance(v, int) else printable(str(v)) for v in row] for row in made]
+    heading = Text(printable(title), "bold")
+    table = Table(title=heading, title_justify="left")
     for number, column in enumerate(columns):
         numeric = bool(made) and all(isinstance(row[number], int) for row in made)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in made:
-        cells = (f"{v:,}" if isinstance(v, int) else printable(str(v)) for v in row)
-        table.add_row(*map(Text, cells))
-    stdout_console().print(table)
+        texts = [column, *(row[number] for row in cells)]
+        is_text = any(len(text) > _LONGEST_VALUE and " " in text for text in texts)
+        table.add_column(
+            column,
+            justify="right" if numeric else "left",
+            overflow="fold",
+            no_wrap=not is_text,
+            min_width=None if is_text else max(map(cell_len, texts)),
+        )
+    for row in cells:
+        table.add_row(*map(Text, row))
+    console = stdout_console()
+    unbounded = console.options.update_width(_WIDTH_OF_NO_TERMINAL)
+    if Measurement.get(console, unbounded, table).minimum <= console.width:
+        console.print(table)
+        return
+    console.print(heading)
+    for row in cells:
+        fields = Table.grid(padding=(0, 2))
+        fields.add_column(no_wrap=True)
+        fields.add_column(overflow="fold")
+        for column, cell in zip(columns, row, strict=True):
+            fields.add_row(Text(column), Text(cell))
+        console.print("", fields, sep="\n")
 
 
 def stdout_console() -> "Console":
@@ -181,7 +209,7 @@ def reported() -> Iterator[None]:
         code = _exit_code_of(e)
         if code is None:
             raise
-        _exit(e, code)
+        _exit(e, code, _next_step(e))
 
 
 def _exit_code_of(error: Exception) -> int | None:
@@ -197,8 +225,18 @@ def _exit_code_of(error: Exception) -> int | None:
     return EXIT_FAILED if isinstance(error, RemoteStorageError | ProcessError) else None
 
 
-def _exit(error: Exception, exit_code: int) -> None:
-    print(f"sediment: {printable(str(error))}", file=sys.stderr)
+def _next_step(error: Exception) -> str:
+    """Return the command that helps if a service did not answer at all; else an empty text."""
+    import grpc
+
+    from services.rpc.statuses import is_lost
+
+    is_away = isinstance(error.__cause__, grpc.RpcError) and is_lost(error.__cause__)
+    return "; `sediment doctor` shows which services answer" if is_away else ""
+
+
+def _exit(error: Exception, exit_code: int, next_step: str = "") -> None:
+    print(f"sediment: {printable(str(error))}{next_step}", file=sys.stderr)
     raise SystemExit(exit_code)
 
 

@@ -1,7 +1,7 @@
 """Compare the object store with the metadata: `sediment reconcile`, `scrub` and `anomalies`."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Event
 from typing import Annotated
@@ -35,7 +35,7 @@ from services.cli.output import (
     size_text,
     time_text,
 )
-from services.cli.topics import find_topic
+from services.cli.topics import find_topic, known_topics
 from services.common.fair_queue import TokenBucket
 from services.rsm.deadline import BURST_S
 from services.workflows.check_documents import (
@@ -74,8 +74,7 @@ def anomalies(
 ) -> None:
     """List the problems that reconcile and scrub found.
 
-    Oldest first. Topics are shown by id, because objects can belong to a topic that RLMM does not
-    know.
+    Oldest first. The topic of objects that RLMM does not know is shown by its id.
     """
     wanted = tuple(_kind(text) for text in kind or [])
     with connected_rlmm(rlmm, data_dir) as manager:
@@ -85,9 +84,11 @@ def anomalies(
             for seen in found:
                 print_json(anomaly_as_json(seen))
             return
-        columns = ("kind", "topic id", "partition", "segment id", "object", "detail")
+        names = {topic.topic_id: topic.name for topic in known_topics(manager)}
+        columns = ("kind", "topic", "partition", "segment id", "object", "detail")
         seen_columns = ("first seen", "last seen", "times", "last run")
-        print_table("Anomalies", (*columns, *seen_columns), map(_anomaly_as_row, found))
+        rows = (_anomaly_as_row(seen, names) for seen in found)
+        print_table("Anomalies", (*columns, *seen_columns), rows)
 
 
 def _kind(text: str) -> AnomalyKind:
@@ -122,11 +123,11 @@ def anomaly_as_json(seen: SeenAnomaly) -> dict[str, object]:
     }
 
 
-def _anomaly_as_row(seen: SeenAnomaly) -> tuple[object, ...]:
+def _anomaly_as_row(seen: SeenAnomaly, names: Mapping[UUID, str]) -> tuple[object, ...]:
     anomaly = seen.anomaly
     return (
         anomaly.kind.value,
-        uuid_to_text(anomaly.topic_id),
+        names.get(anomaly.topic_id) or uuid_to_text(anomaly.topic_id),
         anomaly.partition,
         uuid_to_text(anomaly.segment_id),
         anomaly.object_key or "-",

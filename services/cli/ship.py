@@ -36,6 +36,7 @@ from services.cli.partitions import problem_as_json, problem_text
 from services.rlm.copy.segment import CopyLimits
 from services.rlm.copy.ship import PartitionShipReport, ShipOutcome, ShipReport, ShipSettings
 from services.rlm.copy.ship import ship as ship_once
+from services.rlm.kafka_log.log_dir import SkippedFolder
 
 app = command_group()
 
@@ -198,6 +199,8 @@ def _print(report: ShipReport) -> None:
     for partition in report.partitions:
         if partition.known_gaps:
             say(_known_gaps_text(partition))
+    for reason, count in report.skipped_folders.items():
+        say(f"skipped {count} folder(s) {reason.value}")
     say(f"{report.outcome.value}: {copied} segments, {size} shipped")
 
 
@@ -236,6 +239,9 @@ def _as_json(report: ShipReport) -> dict[str, object]:
         "outcome": report.outcome.value,
         "partitions": [_partition_as_json(partition) for partition in report.partitions],
         "log_dir_problems": [problem_as_json(problem) for problem in report.log_dir_problems],
+        "skipped_folders": {
+            reason.name: report.skipped_folders.get(reason, 0) for reason in SkippedFolder
+        },
     }
 
 

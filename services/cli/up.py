@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from services.cli.connections import DataDir, JsonOrTable, command_group
-from services.cli.output import EXIT_FAILED, CommandError, Format, print_json, print_table, say
+from services.cli.output import Format, print_json, print_table, say
 from services.local.stack import EmbeddedStack
 from services.rlm.kafka_log.log_dir import find_partitions
 
@@ -40,7 +40,8 @@ def up(
 ) -> None:
     """Run PostgreSQL, an S3 server and the services on this machine.
 
-    Runs in the foreground until Ctrl-C or SIGTERM and keeps its data for the next run. It uses only
+    Runs in the foreground until Ctrl-C or SIGTERM and keeps its data, and its ports if they are
+    free, for the next run. A part that ends is started again, up to three times. It uses only
     a data directory that was new or empty at its first run; any other directory is refused and left
     unchanged, with --fresh too.
 
@@ -68,9 +69,6 @@ def up(
             rows = [*{**endpoints, "pids": pids}.items()]
             print_table("Sediment is up; Ctrl-C stops it", ("name", "value"), rows)
         while not stopping.wait(WATCH_INTERVAL_S):
-            if ended := stack.ended():
-                raise CommandError(
-                    f"part of the stack ended unexpectedly; see its log: {', '.join(ended)}",
-                    EXIT_FAILED,
-                )
+            for name in stack.restart_ended():
+                say(f"{name} ended unexpectedly and was started again; {name}.log.1 says why")
         say("stopping ...")

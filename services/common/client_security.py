@@ -126,8 +126,20 @@ NOT_CHOSEN = SecurityOptions()
 
 
 def each_address(addresses: str) -> list[str]:
-    """Split the text of one HOST:PORT or several with commas between them."""
-    return [each.strip() for each in addresses.split(",")]
+    """Split the text of one HOST:PORT or several with commas between them.
+
+    Raises:
+        InvalidRequestError: an address has no host or no port. (gRPC would take port 443.)
+    """
+    found = [each.strip() for each in addresses.split(",")]
+    for each in found:
+        host, _, port = each.rpartition(":")
+        is_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
+        if not host or is_ipv6 or not port.isdecimal() or not 0 < int(port) < 65_536:
+            raise InvalidRequestError(
+                f"{each!r} is not HOST:PORT; write, for example, localhost:50051 or [::1]:50051"
+            )
+    return found
 
 
 def _is_loopback(address: str) -> bool:

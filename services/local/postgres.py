@@ -21,7 +21,13 @@ from psycopg import sql
 
 from services.local.data_directory import write_secret
 from services.local.installation import how_to_install
-from services.local.process import LOOPBACK, ChildProcess, HeldPorts, start_on_free_ports
+from services.local.process import (
+    LOOPBACK,
+    PORT_FILE,
+    ChildProcess,
+    HeldPorts,
+    start_on_free_ports,
+)
 from services.local.server_account import INITDB_ACCOUNT, hand_over, server_uid
 
 USER = "postgres"
@@ -201,7 +207,7 @@ _PROBE_TIMEOUT_S = 5
 class EmbeddedPostgres:
     """Run a server on a loopback port; its data in `directory` outlives it.
 
-    The port is chosen at the first start and kept as long as this object. Not thread-safe.
+    The port is kept as long as this object, and after that if it is still free. Not thread-safe.
     """
 
     def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
@@ -234,7 +240,7 @@ class EmbeddedPostgres:
         ensure_cluster(self._directory)
         _remove_strange_lock_file(self._directory / "data" / "postmaster.pid")
         if self._port is None:
-            self._held_ports = start_on_free_ports(1, self._start_on)
+            self._held_ports = start_on_free_ports(1, self._start_on, self._directory / PORT_FILE)
         else:
             self._start_on([self._port])
 

@@ -30,23 +30,35 @@ TWIN_DISTANCE = 10_000
 CANDIDATES = range(10_000, 22_768)
 
 
+PORT_FILE = "ports"
+"""Where a server's directory keeps the ports of its last start."""
+
+
 class HeldPorts:
     """Hold free ports, each with its gRPC twin, so that a stopped server keeps its ports.
 
     The ports are held until `release`, or until this object is garbage.
 
+    Args:
+        wished: ports to try before all others, also if they were used a moment ago.
+
     Raises:
         RuntimeError: fewer than `count` candidates are free.
     """
 
-    def __init__(self, count: int, candidates: Sequence[int] = CANDIDATES) -> None:
+    def __init__(
+        self, count: int, candidates: Sequence[int] = CANDIDATES, wished: Sequence[int] = ()
+    ) -> None:
         held = ExitStack()
         self._release = weakref.finalize(self, held.close)
         self.ports: list[int] = []
-        for port in random.sample(candidates, len(candidates)):
+        choices = [*wished, *random.sample(candidates, len(candidates))]
+        for number, port in enumerate(choices):
             if len(self.ports) == count:
                 return
-            if _hold(held, port) and _hold(held, port + TWIN_DISTANCE):
+            is_wished = number < len(wished)
+            twins = (port, port + TWIN_DISTANCE)
+            if port not in self.ports and all(_hold(held, p, reuse=is_wished) for p in twins):
                 self.ports.append(port)
         if len(self.ports) < count:
             self.release()
@@ -75,10 +87,11 @@ def is_free(port: int) -> bool:
         return _hold(held, port)
 
 
-def _hold(held: ExitStack, port: int) -> bool:
+def _hold(held: ExitStack, port: int, *, reuse: bool = False) -> bool:
     holder = socket.socket()
     try:
         # Without SO_REUSEADDR this also refuses a port with connections in TIME_WAIT.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
         holder.bind((LOOPBACK, port))
     except OSError:
         holder.close()
@@ -188,10 +201,15 @@ class _PortTakenError(ProcessDiedError):
     """Another process took one of its ports meanwhile."""
 
 
-def start_on_free_ports(count: int, start: Callable[[Sequence[int]], None]) -> HeldPorts:
+def start_on_free_ports(
+    count: int, start: Callable[[Sequence[int]], None], kept: Path | None = None
+) -> HeldPorts:
     """Call `start` with free ports, and with others if another process took one meanwhile.
 
     Keep the returned object as long as a server may be started on the ports again.
+
+    Args:
+        kept: the file of the ports of the last start, which are used again if they are free.
 
     Raises:
         ProcessDiedError: `start` failed for another reason, or too often.
@@ -207,7 +225,19 @@ def start_on_free_ports(count: int, start: Callable[[Sequence[int]], None]) -> H
             raise _PortTakenError(str(e)) from e
         return held
 
-    return replan(started, lambda: HeldPorts(count), stale=_PortTakenError)
+    wished = iter([_kept_ports(kept)] if kept else [])
+    held = replan(started, lambda: HeldPorts(count, wished=next(wished, [])), stale=_PortTakenError)
+    if kept:
+        kept.write_text(" ".join(map(str, held.ports)))
+    return held
+
+
+def _kept_ports(path: Path) -> list[int]:
+    try:
+        words = path.read_text().split()
+    except OSError:
+        return []
+    return [int(word) for word in words if word.isdecimal() and int(word) in CANDIDATES]
 
 
 def _open_private(path: Path) -> BinaryIO:
@@ -219,6 +249,8 @@ def _open_private(path: Path) -> BinaryIO:
 
 class ChildProcess:
     """Run a program, one at a time, with `<directory>/<name>.log`, `.out` and `.pid`.
+
+    The log of the run before is kept as `<name>.log.1`.
 
     Only this user can read log and output.
 
@@ -262,6 +294,8 @@ class ChildProcess:
         if self.is_running():
             raise ProcessError(f"{self.name} is running already, pid {self.pid}")
         end_leftover(self._pid_path)
+        with suppress(FileNotFoundError):
+            self.log_path.rename(f"{self.log_path}.1")
         with _open_private(self.log_path) as log, _open_private(self.stdout_path) as stdout:
             self._process = subprocess.Popen(
                 self._command(),

@@ -20,6 +20,7 @@ from services.local.data_directory import write_secret
 from services.local.installation import how_to_install
 from services.local.process import (
     LOOPBACK,
+    PORT_FILE,
     TWIN_DISTANCE,
     ChildProcess,
     HeldPorts,
@@ -96,8 +97,8 @@ _PROBE_BUCKET = "sediment-is-it-ready"
 class SeaweedFS:
     """Run an S3 server on loopback ports; its data in `directory` outlives it.
 
-    Ports are chosen at the first start and kept as long as this object exists, keys as long as the
-    directory exists. Not thread-safe.
+    Ports are kept as long as this object exists, and after that if they are still free; keys as
+    long as the directory exists. Not thread-safe.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -134,7 +135,9 @@ class SeaweedFS:
         if self._ports:
             self._start_on(self._ports)
         else:
-            self._held_ports = start_on_free_ports(len(_PARTS), self._start_on)
+            self._held_ports = start_on_free_ports(
+                len(_PARTS), self._start_on, self._directory / PORT_FILE
+            )
 
     def stop(self) -> None:
         """Stop the server gracefully, in about 15 s: it waits for its own parts."""

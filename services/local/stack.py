@@ -5,13 +5,14 @@ import os
 import secrets
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from services.common.secret_variables import is_private
 from services.local.data_directory import (
@@ -212,7 +213,11 @@ class ServiceProcess:
         if self._ports:
             self._start_on(self._ports, extra)
         else:
-            self._held_ports = start_on_free_ports(3, lambda ports: self._start_on(ports, extra))
+            self._held_ports = start_on_free_ports(
+                3,
+                lambda ports: self._start_on(ports, extra),
+                self._directory / f"{self._name}.ports",
+            )
 
     def stop(self) -> None:
         """Send SIGTERM: the service finishes its calls first."""
@@ -220,6 +225,9 @@ class ServiceProcess:
 
     def kill(self) -> None:
         self.process.kill()
+
+    def is_running(self) -> bool:
+        return self.process.is_running()
 
     def _start_on(self, ports: Sequence[int], extra: Mapping[str, str]) -> None:
         self._ports = ports
@@ -274,7 +282,18 @@ READER = "sediment_reader"
 UPGRADE_SCHEMA = (sys.executable, "-m", "services.cli", "db", "upgrade", "-o", "json")
 """Command that runs with RLMM's settings before RLMM starts; prints the deployment's id."""
 
+MAX_RESTARTS = 3
+"""How often each part that ends by itself is started again."""
+
 NOT_RUNNING = Announcement(service="", address="", health="", metrics="")
+
+
+class _Part(Protocol):
+    def is_running(self) -> bool: ...
+
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
 
 
 class EmbeddedStack:
@@ -317,6 +336,7 @@ class EmbeddedStack:
         self._tls: StackTls | None = None
         self._cleanup = ExitStack()
         self._database_password = secrets.token_urlsafe(18)
+        self._restarts = Counter[str]()
         self.services: dict[str, ServiceProcess] = {}
         self.postgres = EmbeddedPostgres(self._directory / POSTGRES)
         self.s3: S3Server = s3 or SeaweedFS(self._directory / S3)
@@ -362,14 +382,25 @@ class EmbeddedStack:
     def _database_url(self, password: str = "") -> str:
         return f"postgresql+psycopg://{LOGIN}{password}@{LOOPBACK}:{self.postgres.port}/{DATABASE}"
 
-    def ended(self) -> list[str]:
-        """List the logs of the parts that ended by themselves; empty if all parts run."""
-        services = [service.process for service in self.services.values()]
-        ended = [str(process.log_path) for process in services if not process.is_running()]
-        if not self.postgres.is_running():
-            ended.append(str(self._directory / POSTGRES))
-        if not self.s3.is_running():
-            ended.append(str(self._directory / S3))
+    def restart_ended(self) -> list[str]:
+        """Start the parts again that ended by themselves; return their names.
+
+        Raises:
+            ProcessError: a part ended once more than `MAX_RESTARTS`, or does not start.
+        """
+        parts: dict[str, _Part] = {"postgres": self.postgres, "s3": self.s3, **self.services}
+        ended = [name for name, part in parts.items() if not part.is_running()]
+        for name in ended:
+            self._restarts[name] += 1
+            if self._restarts[name] > MAX_RESTARTS:
+                raise ProcessError(
+                    f"{name} ended unexpectedly, after {MAX_RESTARTS} restarts; "
+                    f"see its log in {self._directory}"
+                )
+            parts[name].kill()  # what is left of it
+            parts[name].start()
+        if ended:
+            write_state(self._directory, self.endpoints)
         return ended
 
     def __enter__(self) -> Self:

@@ -10,7 +10,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from demos.stage import link_log_dir, unlink_segments
 from services.api.remote_log_manager import PartitionDescription, RemoteLogManager, all_descriptions
 from services.cli.fetch import PrintedRecord, records
 from services.common.client_security import PLAINTEXT
-from services.local.data_directory import StackEndpoints
+from services.local.data_directory import StackEndpoints, running_stack
 from services.local.stack import own_environment
 from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
@@ -408,11 +408,39 @@ def test_the_tier_outlives_every_end_of_up_but_fresh(server_directory: Path) -> 
         assert third.process.wait(120) == 0
     with running_up(data_dir, "--fresh") as fourth:
         assert fourth.lines("partitions") == []
-        os.kill(fourth.endpoints.pids["rsm"], signal.SIGKILL)
-        _, errors = fourth.process.communicate(timeout=120)
-        assert fourth.process.returncode == 3
-        assert "part of the stack ended unexpectedly; see its log: " in errors
-        assert "rsm.log" in errors
+
+
+@pytest.mark.timeout(600)
+def test_a_part_that_ends_is_started_again_at_its_address(server_directory: Path) -> None:
+    data_dir = server_directory / "mended"
+    with running_up(data_dir) as up:
+        before = endpoints_of(data_dir)
+        for name in ("rsm", "postgres", "s3"):
+            kill_and_await(data_dir, name)
+        assert replace(endpoints_of(data_dir), pids={}) == replace(before, pids={})
+        assert sediment("selftest", "--data-dir", data_dir).returncode == 0
+        for _ in range(2):
+            kill_and_await(data_dir, "rsm")
+        os.kill(endpoints_of(data_dir).pids["rsm"], signal.SIGKILL)
+        _, errors = up.process.communicate(timeout=120)
+        assert up.process.returncode == 3
+    assert "rsm ended unexpectedly and was started again; rsm.log.1 says why" in errors
+    assert f"rsm ended unexpectedly, after 3 restarts; see its log in {data_dir}" in errors
+    with running_up(data_dir) as again:
+        assert again.endpoints.rlmm == before.rlmm  # nothing else had its ports
+
+
+def kill_and_await(data_dir: Path, name: str) -> None:
+    """Kill a part of the stack, and wait until another process is in its place."""
+    dead = endpoints_of(data_dir).pids[name]
+    os.kill(dead, signal.SIGKILL)
+    eventually(lambda: endpoints_of(data_dir).pids[name] != dead, deadline_ms=120_000)
+
+
+def endpoints_of(data_dir: Path) -> StackEndpoints:
+    found = running_stack(data_dir)
+    assert found is not None
+    return found
 
 
 def test_a_ctrl_c_while_up_starts_stops_it_in_order(server_directory: Path) -> None:

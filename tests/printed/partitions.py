@@ -4,6 +4,7 @@ from services.api.offset_queries import SpecialTime
 from services.api.remote_log_manager import PartitionRole, RecordSource
 from services.client.records import RecordKind
 from services.rlm.copy.ship import ShipOutcome
+from services.rlm.kafka_log.log_dir import SkippedFolder
 from tests.printed.fields import boolean, fields, integer, list_of, nullable, one_of, text, time_ms
 from tests.printed.shared import EPOCHS, EVENT, GAP, PARTITION, PROBLEM, PROBLEMS, SEGMENT, Document
 
@@ -54,6 +55,10 @@ _SHIP = fields(
         ),
         "log_dir_problems": list_of(
             fields("A problem.", PROBLEM), "Folders and files that belong to no partition."
+        ),
+        "skipped_folders": fields(
+            "How many folders of partitions are not copied, by the reason.",
+            {each.name: integer(f"Folders {each.value}.") for each in SkippedFolder},
         ),
     },
 )

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
@@ -20,7 +20,12 @@ from services.rlm.copy.rules import CopyRules
 from services.rlm.copy.segment import CopyLimits, SegmentCopier
 from services.rlm.copy.task import CopyTask
 from services.rlm.kafka_log.local_log import LocalPartition
-from services.rlm.kafka_log.log_dir import PartitionDir, find_partitions, is_held_by_another
+from services.rlm.kafka_log.log_dir import (
+    PartitionDir,
+    SkippedFolder,
+    find_partitions,
+    is_held_by_another,
+)
 from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 from services.rlm.partition import Partition, new_partition
 from services.rlm.reporting import LineageUnknownError, Reporter, report_of
@@ -140,10 +145,15 @@ def _gone(found: PartitionDir) -> Problem:
 
 @dataclass(frozen=True, slots=True)
 class ShipReport:
-    """The result of a run, partitions by topic and number."""
+    """The result of a run, partitions by topic and number.
+
+    Attributes:
+        skipped_folders: partitions' folders that were not looked at: how many, by the reason.
+    """
 
     partitions: tuple[PartitionShipReport, ...]
     log_dir_problems: tuple[Problem, ...]
+    skipped_folders: Mapping[SkippedFolder, int] = field(default_factory=dict)
 
     @property
     def outcome(self) -> ShipOutcome:
@@ -193,7 +203,7 @@ def ship(
     chosen.sort(key=lambda p: (p.topic_id_partition.topic, p.topic_id_partition.partition))
     with ThreadPoolExecutor(settings.threads, thread_name_prefix="ship") as pool:
         reports = tuple(pool.map(shipper.ship, chosen))
-    return ShipReport(reports, tuple(found.problems))
+    return ShipReport(reports, tuple(found.problems), dict(found.skipped))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,11 @@ import os
 import re
 import struct
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 
 from services.api.ids import TopicIdPartition
@@ -38,6 +40,23 @@ _PARTITION_DIR = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[
 _LOG_FILE = re.compile(r"[0-9]{20}\.log")
 
 
+class SkippedFolder(Enum):
+    """Why a partition's folder is not copied."""
+
+    DELETE = "that the broker deletes (-delete)"
+    FUTURE = "that the broker moves to another log directory (-future)"
+    STRAY = "of partitions that the broker does not have (-stray)"
+    EMPTY = "without a segment"
+    INTERNAL = "of internal topics"
+
+
+_OTHER_FOLDERS = {
+    "-delete": SkippedFolder.DELETE,
+    "-future": SkippedFolder.FUTURE,
+    "-stray": SkippedFolder.STRAY,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionDir:
     """The folder of a partition in a log directory.
@@ -66,6 +85,7 @@ class LogDirs:
         broker_id: of meta.properties.
         problems: directories that cannot be used while others can, and folders of partitions that
             cannot be copied.
+        skipped: partitions' folders that are not copied: how many, by the reason.
         seen: the fingerprints of each folder in which a partition was found.
         high_watermarks: of each log directory.
     """
@@ -73,6 +93,7 @@ class LogDirs:
     broker_id: int
     partitions: dict[TopicIdPartition, PartitionDir] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    skipped: Counter[SkippedFolder] = field(default_factory=Counter)
     seen: dict[Path, tuple[_Fingerprints, TopicIdPartition]] = field(default_factory=dict)
     high_watermarks: dict[Path, HighWatermarks] = field(default_factory=dict)
 
@@ -80,7 +101,8 @@ class LogDirs:
 def find_partitions(log_dirs: Sequence[Path], before: LogDirs | None = None) -> LogDirs:
     """Find the partitions in `log_dirs`.
 
-    Internal topics (`__*`) and folders named `-delete`, `-future` and `-stray` are skipped.
+    Internal topics (`__*`), folders named `-delete`, `-future` and `-stray`, and empty ones are
+    skipped, and counted.
 
     Args:
         before: the last result: unchanged folders are not read again.
@@ -172,12 +194,13 @@ def _scan(
     except LogFileError as e:
         found.problems.append(e.problem(held_segments=0))
     others = {(name.topic, name.partition): p.path for name, p in found.partitions.items()}
-    for path, topic, partition in _partition_folders(log_dir):
+    for path, topic, partition in _partition_folders(log_dir, found.skipped):
         seen = _folder_fingerprints(path)
         seen_before, name = before.get(path, (None, None))
         try:
             if name is None or seen is None or seen != seen_before:
                 if not _has_something_to_copy(path):
+                    found.skipped[SkippedFolder.EMPTY] += 1
                     continue
                 name = read_partition_metadata(path, topic, partition)
             if (topic, partition) in others:
@@ -193,10 +216,18 @@ def _scan(
                 found.seen[path] = seen, name
 
 
-def _partition_folders(log_dir: Path) -> Iterator[tuple[Path, str, int]]:
+def _partition_folders(
+    log_dir: Path, skipped: Counter[SkippedFolder]
+) -> Iterator[tuple[Path, str, int]]:
     for name in sorted(os.listdir(log_dir)):
         match = _PARTITION_DIR.fullmatch(name)
-        if match is not None and not is_internal_topic(match["topic"]):
+        if match is None:
+            suffix = name[name.rfind("-") :] if "-" in name else ""
+            if suffix in _OTHER_FOLDERS:
+                skipped[_OTHER_FOLDERS[suffix]] += 1
+        elif is_internal_topic(match["topic"]):
+            skipped[SkippedFolder.INTERNAL] += 1
+        else:
             yield log_dir / name, match["topic"], int(match["partition"])
 
 

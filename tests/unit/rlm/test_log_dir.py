@@ -7,7 +7,7 @@ from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.remote_log_manager import ProblemKind
 from services.rlm.kafka_log import log_dir as log_dir_module
 from services.rlm.kafka_log.checkpoints import read_log_start_offsets, read_partition_metadata
-from services.rlm.kafka_log.log_dir import find_partitions
+from services.rlm.kafka_log.log_dir import SkippedFolder, find_partitions
 from services.rlm.kafka_log.partition_dir import (
     LogDirError,
     LogFileError,
@@ -192,21 +192,36 @@ def test_dots_and_dashes_belong_to_the_topic(log_dir: Path) -> None:
 
 @pytest.mark.parametrize(
     "folder",
-    [
-        "t-0.3f2b9a6f1c2d4e5f8a9b0c1d2e3f4a5b-delete",
-        "t-0.3f2b9a6f1c2d4e5f8a9b0c1d2e3f4a5b-future",
-        "t-0.3f2b9a6f1c2d4e5f8a9b0c1d2e3f4a5b-stray",
-        "__consumer_offsets-0",
-        "__cluster_metadata-0",
-        "remote-log-index-cache",
-        "t-00",
-        "lost+found",
-    ],
+    ["remote-log-index-cache", "t-00", "lost+found"],
 )
-def test_folders_of_other_kinds_and_internal_topics_are_ignored(log_dir: Path, folder: str) -> None:
+def test_folders_of_other_kinds_are_ignored(log_dir: Path, folder: str) -> None:
     three_segments(log_dir).path.rename(log_dir / folder)
     found = find_partitions([log_dir])
-    assert (found.partitions, found.problems) == ({}, [])
+    assert (found.partitions, found.problems, found.skipped) == ({}, [], {})
+
+
+@pytest.mark.parametrize(
+    ("folder", "why"),
+    [
+        ("t-0.3f2b9a6f1c2d4e5f8a9b0c1d2e3f4a5b-delete", SkippedFolder.DELETE),
+        ("t-0.3f2b9a6f1c2d4e5f8a9b0c1d2e3f4a5b-future", SkippedFolder.FUTURE),
+        ("t-0.3f2b9a6f1c2d4e5f8a9b0c1d2e3f4a5b-stray", SkippedFolder.STRAY),
+        ("__consumer_offsets-0", SkippedFolder.INTERNAL),
+        ("__cluster_metadata-0", SkippedFolder.INTERNAL),
+    ],
+)
+def test_folders_that_are_not_copied_are_counted(
+    log_dir: Path, folder: str, why: SkippedFolder
+) -> None:
+    three_segments(log_dir).path.rename(log_dir / folder)
+    found = find_partitions([log_dir])
+    assert (found.partitions, found.problems, found.skipped) == ({}, [], {why: 1})
+
+
+def test_a_folder_without_a_segment_is_counted(log_dir: Path) -> None:
+    three_segments(log_dir)
+    (log_dir / "empty-0").mkdir()
+    assert find_partitions([log_dir]).skipped == {SkippedFolder.EMPTY: 1}
 
 
 def test_missing_partition_metadata_is_named_and_others_continue(log_dir: Path) -> None:
