@@ -12,7 +12,6 @@ import io.grpc.MethodDescriptor;
 import io.grpc.Status;
 import java.net.SocketAddress;
 import java.util.HashMap;
-import java.util.HashSet;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.TimeUnit;
@@ -28,6 +27,8 @@ import org.slf4j.LoggerFactory;
 final class WrongEndpoints implements ClientInterceptor {
     private static final Logger LOG = LoggerFactory.getLogger(WrongEndpoints.class);
     private static final long LEFT_OUT_NANOS = TimeUnit.MINUTES.toNanos(1);
+    // Names may resolve to other addresses.
+    private static final long FORGOTTEN_NANOS = TimeUnit.HOURS.toNanos(1);
 
     /** RPCs that the service of an earlier release does not have: they prove nothing. */
     static final Set<String> OPTIONAL_CALLS = Set.of("OpenLogSegment", "WatchPartitions");
@@ -37,9 +38,8 @@ final class WrongEndpoints implements ClientInterceptor {
     private final LongSupplier clock;
     private volatile Runnable onFound = () -> { };
 
-    // Guarded by this, as all below.
+    // Guarded by this. An address stays, and is not logged again, until the service answers there.
     private final Map<SocketAddress, Long> leftOutUntilNanos = new HashMap<>();
-    private final Set<SocketAddress> logged = new HashSet<>();
 
     /**
      * @param service the called service, for messages: "RSM at host:port"
@@ -114,25 +114,26 @@ final class WrongEndpoints implements ClientInterceptor {
     }
 
     private void found(SocketAddress address, String answer) {
-        boolean isFirst;
-        boolean isNew;
+        boolean isKnown;
+        boolean isLeftOut;
         synchronized (this) {
-            isFirst = logged.add(address);
-            isNew = !isLeftOut(address);
-            leftOutUntilNanos.put(address, clock.getAsLong() + LEFT_OUT_NANOS);
+            long nowNanos = clock.getAsLong();
+            leftOutUntilNanos.values().removeIf(until -> nowNanos - until > FORGOTTEN_NANOS);
+            isKnown = leftOutUntilNanos.containsKey(address);
+            isLeftOut = isLeftOut(address);
+            leftOutUntilNanos.put(address, nowNanos + LEFT_OUT_NANOS);
         }
-        if (isFirst) {
+        if (!isKnown) {
             LOG.warn("{}: another service listens at {} ({}); calling the other endpoints, if any,"
                 + " and this one again each minute. Correct {}",
                 service, String.valueOf(address).replaceFirst("^.*/", ""), answer, property);
         }
-        if (isNew) {
+        if (!isLeftOut) {
             onFound.run();
         }
     }
 
     private synchronized void answered(SocketAddress address) {
         leftOutUntilNanos.remove(address);
-        logged.remove(address);
     }
 }
