@@ -420,6 +420,8 @@ class StoredManifest:
         attempt: of the copy; the keys of its objects contain it.
         written_at_ms: by RSM's clock.
         digests: of the copied files. None if an RSM of an earlier release sent none.
+        other_deployment_id: of the deployment that wrote it, if that is not RSM's own; empty: it
+            is, or either is unknown.
     """
 
     metadata: RemoteLogSegmentMetadata
@@ -428,6 +430,7 @@ class StoredManifest:
     log_size_bytes: int
     indexes_size_bytes: int
     digests: CopyDigests | None = None
+    other_deployment_id: str = ""
 
     def is_of(self, custom_metadata: bytes) -> bool:
         """Return whether a copy with this custom metadata wrote the manifest.

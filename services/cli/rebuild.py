@@ -8,11 +8,7 @@ from uuid import uuid4
 import typer
 
 from services.api.calls import MutationContext
-from services.api.deployment_state import KeptTopic
-from services.api.errors import CorruptSegmentError, NotServedError
 from services.api.ids import uuid_to_text
-from services.api.partitions import DeletionFreeze
-from services.api.remote_storage_manager import SegmentObjects
 from services.cli.connections import (
     DataDir,
     JsonOrTable,
@@ -22,16 +18,9 @@ from services.cli.connections import (
     connected_tier,
 )
 from services.cli.output import EXIT_PARTIAL, Format, print_json, print_table, say, time_text
-from services.workflows.deployment_state import (
-    Head,
-    PutBack,
-    kept_topics,
-    put_partitions_back,
-    put_settings_back,
-    read_head,
-    settle,
-)
+from services.workflows.deployment_state import Head, PutBack, put_partitions_back, settle
 from services.workflows.rebuild import Rebuild, RebuildPlan
+from services.workflows.rebuild_document import freeze_document, read_kept, rebuild_document
 from services.workflows.rebuild_report import Difference, DifferenceKind, Rebuilt
 
 _PROGRESS_S = 5.0
@@ -65,22 +54,14 @@ def rebuild(
     """
     plan = RebuildPlan(uuid4().hex, apply, tuple(location or [0]))
     with connected_tier(rsm, rlmm, data_dir) as (store, objects, metadata):
-        head, kept, unread = _kept(objects)
+        kept = read_kept(objects)
         done = Rebuild(metadata, store, objects, plan, _progress()).run()
-        is_settled = head is not None and head.is_settled
-        back = put_settings_back(metadata, kept, is_settled=is_settled, apply=apply)
-        back.refused += unread
-    waiting = {
-        "log_starts": sum(len(each.log_starts) for each in kept),
-        "marks": sum(len(each.marked) for each in kept),
-    }
+        back = kept.put_settings_back(metadata, apply=apply)
     if output is Format.JSON:
-        kept_at_ms = None if head is None else head.kept_at_ms
-        found = {"kept_at_ms": kept_at_ms, "settings": back.settings, **waiting}
-        print_json({**_as_json(plan, done), "kept": {**found, "refused": back.refused}})
+        print_json(rebuild_document(plan, done, kept, back))
     else:
         _print(plan, done)
-        _print_kept(head, back, waiting)
+        _print_kept(kept.head, back, kept.waiting)
     raise typer.Exit(EXIT_PARTIAL if done.needs_operator or back.refused else 0)
 
 
@@ -104,14 +85,14 @@ def confirm_rebuild(
          and this command again
     """
     with connected_tier(rsm, rlmm, data_dir) as (_, objects, metadata):
-        head, kept, unread = _kept(objects)
+        kept = read_kept(objects)
         ended = metadata.confirm_rebuild(MutationContext(reason=reason))
-        back = PutBack(refused=[*unread])
+        back, head = PutBack(refused=[*kept.unread]), kept.head
         if ended is not None and head is not None:
-            back = put_partitions_back(metadata, kept, is_settled=head.is_settled)
+            back = put_partitions_back(metadata, kept.topics, is_settled=head.is_settled)
             settle(objects, head)
     if output is Format.JSON:
-        freeze = None if ended is None else _freeze_as_json(ended)
+        freeze = None if ended is None else freeze_document(ended)
         counted = {"log_starts": back.log_starts, "marks": back.marks, "refused": back.refused}
         print_json({"ended": freeze, **counted})
     elif ended is None:
@@ -124,15 +105,6 @@ def confirm_rebuild(
         for text in back.refused:
             say(f"refused: {text}")
     raise typer.Exit(EXIT_PARTIAL if back.refused else 0)
-
-
-def _kept(objects: SegmentObjects) -> tuple[Head | None, list[KeptTopic], list[str]]:
-    """Read what the bucket keeps, and why it cannot be read: metadata is rebuilt without it."""
-    try:
-        head = read_head(objects)
-        return head, [] if head is None else list(kept_topics(objects, head)), []
-    except (CorruptSegmentError, NotServedError) as e:  # damaged; RSM is of an earlier release
-        return None, [], [str(e)]
 
 
 def _progress() -> Callable[[Rebuilt], None]:
@@ -192,37 +164,3 @@ def _as_row(each: Difference) -> tuple[object, ...]:
     topic, segment_id = each.topic or uuid_to_text(each.topic_id), uuid_to_text(each.segment_id)
     offsets = f"{each.start_offset}-{end}"
     return each.kind.value, topic, str(each.partition), segment_id, offsets, each.detail or "-"
-
-
-def _as_json(plan: RebuildPlan, done: Rebuilt) -> dict[str, object]:
-    return {
-        "run_id": plan.run_id,
-        "apply": plan.apply,
-        "locations": list(plan.locations),
-        "freeze": None if done.freeze is None else _freeze_as_json(done.freeze),
-        "segments": done.segments,
-        "same": done.same,
-        "incomplete": done.incomplete,
-        "counts": {kind.value: done.counts[kind] for kind in DifferenceKind},
-        "imported": done.imported,
-        "finished": done.finished,
-        "differences": [_difference_as_json(each) for each in done.differences],
-        "unlisted": sum(done.counts.values()) - len(done.differences),
-    }
-
-
-def _freeze_as_json(freeze: DeletionFreeze) -> dict[str, object]:
-    return {"since_ms": freeze.since_ms, "actor": freeze.actor, "reason": freeze.reason}
-
-
-def _difference_as_json(each: Difference) -> dict[str, object]:
-    return {
-        "kind": each.kind.value,
-        "topic_id": uuid_to_text(each.topic_id),
-        "topic": each.topic,
-        "partition": each.partition,
-        "segment_id": uuid_to_text(each.segment_id),
-        "start_offset": each.start_offset,
-        "end_offset": each.end_offset,
-        "detail": each.detail,
-    }

@@ -100,10 +100,12 @@ class SegmentCopier:
         rate: ByteRate,
         active_copies: ActiveCopies,
         require_open: Callable[[], None] = lambda: None,
+        deployment_id: str = "",
     ) -> None:
         """Set up copies to a location.
 
         Args:
+            deployment_id: for the manifests; empty for none.
             require_open: raises unless the store is known to be this deployment's; active copies
                 then fail.
         """
@@ -114,6 +116,7 @@ class SegmentCopier:
         self._rate = rate
         self._active_copies = active_copies
         self._require_open = require_open
+        self._deployment_id = deployment_id
 
     def copy(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
         """Copy a segment and return the custom metadata of the copy that counts.
@@ -160,7 +163,8 @@ class SegmentCopier:
         failpoint("rsm.log_written")
         indexes = self._write_indexes(keys.indexes(attempt), data.files[1:], incoming)
         failpoint("rsm.indexes_written")
-        return Manifest(metadata, attempt, time_ns() // 1_000_000, log, indexes)
+        written_at_ms = time_ns() // 1_000_000
+        return Manifest(metadata, attempt, written_at_ms, log, indexes, self._deployment_id)
 
     def _write_log(self, key: str, header: SegmentFileHeader, incoming: IncomingFiles) -> LogDigest:
         digest = RunningDigest()

@@ -191,6 +191,8 @@ class Manifest:
         attempt: part of the keys of the objects that hold the bytes.
         written_at_ms: when, by RSM's clock.
         indexes: the index files in their order in the .indexes object.
+        deployment_id: of the RSM that wrote it; empty: that RSM had none, or was of a release that
+            did not write it.
         read_digest: of the bytes that the manifest was read from. None if it was not read.
     """
 
@@ -199,6 +201,7 @@ class Manifest:
     written_at_ms: int
     log: LogDigest
     indexes: Mapping[IndexType, FileDigest]
+    deployment_id: str = ""
     read_digest: bytes | None = field(default=None, compare=False)
 
     def custom_metadata(self, location_id: int) -> CustomMetadata:
@@ -229,6 +232,8 @@ class Manifest:
             },
             "indexes": sections,
         }
+        if self.deployment_id:
+            document["deployment_id"] = self.deployment_id
         return json.dumps(document, separators=(",", ":")).encode("ascii")
 
     @classmethod
@@ -291,6 +296,7 @@ def _from_json(document: dict[str, Any]) -> Manifest:
             for kind in IndexType
             if kind.name in document["indexes"]
         },
+        deployment_id=_text(document.get("deployment_id", "")),
     )
 
 
@@ -321,6 +327,12 @@ def _require_one_flag(part: object, name: str = "") -> None:
 def _time_ms(number: int) -> int:
     require_int64(number, "written_at_ms")
     return number
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"not a text: {value}")
+    return value
 
 
 def _crc32c(number: int) -> int:

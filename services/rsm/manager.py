@@ -69,15 +69,24 @@ class ObjectRemoteStorageManager:
         upload_rate = ByteRate(limits.upload_rate_bytes_per_s, self._waiter)
         self._fetch_rate = ByteRate(limits.fetch_rate_bytes_per_s, self._waiter)
         active_copies = ActiveCopies(self._waiter)
+        deployment_id = "" if start_up is None else start_up.deployment_id
         self._copier = SegmentCopier(
-            location, self._uploader, deletes, upload_rate, active_copies, self._require_open
+            location,
+            self._uploader,
+            deletes,
+            upload_rate,
+            active_copies,
+            self._require_open,
+            deployment_id,
         )
         self._reader = SegmentReader(
             locations, verification or ReadVerification("off", cache_bytes=0), self._index_cache
         )
         self._direct_reads = DirectReads(locations, direct_read_s, self._fetch_rate)
         self._deleter = SegmentDeleter(locations, deletes, active_copies)
-        self._objects = StoredSegmentObjects(locations, deletes, active_copies, self._require_open)
+        self._objects = StoredSegmentObjects(
+            locations, deletes, active_copies, self._require_open, deployment_id
+        )
 
     @property
     def objects(self) -> SegmentObjects:

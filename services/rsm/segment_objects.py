@@ -98,13 +98,16 @@ class StoredSegmentObjects:
         deletes: ObjectDeletes,
         active_copies: ActiveCopies,
         require_open: Callable[[], None],
+        deployment_id: str = "",
     ) -> None:
         """Set up access to the stores.
 
         Args:
+            deployment_id: of this RSM; empty: manifests of others are not known as such.
             require_open: raises unless the stores are known to be this deployment's.
         """
         self._require_open = require_open
+        self._deployment_id = deployment_id
         self._locations = locations
         self._deletes = deletes
         self._active_copies = active_copies
@@ -151,7 +154,12 @@ class StoredSegmentObjects:
             log_size_bytes=manifest.log.size_bytes,
             indexes_size_bytes=sum(each.size_bytes for each in manifest.indexes.values()),
             digests=CopyDigests(manifest.log, manifest.indexes),
+            other_deployment_id=self._other_than_ours(manifest.deployment_id),
         )
+
+    def _other_than_ours(self, deployment_id: str) -> str:
+        """Return the id of another deployment; empty if it is ours, or either is unknown."""
+        return deployment_id if self._deployment_id not in ("", deployment_id) else ""
 
     def delete_segment_objects(
         self, objects: Sequence[ObjectToDelete], *, committed_copies: bool = False

@@ -83,6 +83,11 @@ class StartUp:
         self._unread = dict.fromkeys(locations.others)
         self._read_again_at_s = 0.0
 
+    @property
+    def deployment_id(self) -> str:
+        """Return the deployment's id; empty if this process has none."""
+        return self._deployment_id
+
     def check(self) -> None:
         """Check that the current location can be used; one request once this has passed.
 

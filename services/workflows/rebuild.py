@@ -1,6 +1,6 @@
 """Fill an empty or restored RLMM from the manifests in the bucket, and report the differences."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from heapq import merge
@@ -18,7 +18,7 @@ from services.api.errors import (
     ThrottledError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.partitions import MAX_DETAIL_LENGTH
+from services.api.partitions import MAX_DETAIL_LENGTH, DeletionFreeze
 from services.api.remote_log_metadata_manager import (
     RemoteLogMetadataManager,
     SegmentUpdate,
@@ -55,7 +55,7 @@ _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
-_READERS = 8
+READERS = 8
 """Manifests that are read at the same time."""
 
 _MANIFESTS_PER_BATCH = 500
@@ -76,6 +76,11 @@ class RebuildPlan:
     run_id: str
     apply: bool = False
     locations: Sequence[int] = (CURRENT_LOCATION,)
+
+
+def begin(rlmm: RemoteLogMetadataManager, plan: RebuildPlan) -> DeletionFreeze | None:
+    """Freeze deletions if the plan changes RLMM; must be done before any partition is compared."""
+    return rlmm.begin_rebuild(MutationContext(reason="rebuild")) if plan.apply else None
 
 
 class Rebuild:
@@ -108,17 +113,16 @@ class Rebuild:
             RetriableRemoteStorageError, ThrottledError: a service is away or busy; run it again.
             PermissionDeniedError: the caller lacks a role.
         """
-        if self._plan.apply:
-            self._done.freeze = self._rlmm.begin_rebuild(MutationContext(reason="rebuild"))
+        self._done.freeze = begin(self._rlmm, self._plan)
         view, visited = MetadataView(self._rlmm), set[PartitionKey]()
-        with ThreadPoolExecutor(_READERS) as readers:
+        with ThreadPoolExecutor(READERS) as readers:
             for partition, listed in groupby(self._listed(), key=lambda each: each.partition):
                 visited.add(partition)
-                self._compare(view, partition, list(listed), readers)
+                self.compare(view, partition, list(listed), readers)
                 self._on_progress(self._done)
         for tp in view.partitions(0, 1):
             if (tp.topic_id, tp.partition) not in visited:
-                self._check_missing(tp, set())
+                self.check_missing(tp)
         return self._done
 
     def _listed(self) -> Iterator[StoreView]:
@@ -130,13 +134,18 @@ class Rebuild:
         # The order of the keys in each location.
         return merge(*listings, key=lambda each: (each.partition[0].hex, str(each.partition[1])))
 
-    def _compare(
+    def compare(
         self,
         view: MetadataView,
         partition: PartitionKey,
         listed: Sequence[StoreView],
         readers: ThreadPoolExecutor,
-    ) -> None:
+    ) -> Rebuilt:
+        """Compare and import one partition; return what the run has found so far.
+
+        Args:
+            listed: all its segments in the stores, by start offset.
+        """
         self._done.segments += len(listed)
         rows = view.rows(partition, [stored.id for stored in listed])
         copies = [
@@ -152,7 +161,8 @@ class Rebuild:
         self._import(self._best([*copies, *found]), rows)
         tp = view.named(partition)
         if tp is not None:
-            self._check_missing(tp, whole)
+            self.check_missing(tp, whole)
+        return self._done
 
     def _read(
         self,
@@ -200,6 +210,11 @@ class Rebuild:
             if detail := manifest.damage or manifest.unread:
                 self._note_stored(kind, tp, stored, detail)
             return None  # Without a detail the manifest is gone meanwhile.
+        other = manifest.content.other_deployment_id
+        if row is None and other:
+            text = f"the manifest is of the deployment {other}, and RSM_DEPLOYMENT_ID is another"
+            self._note_stored(DifferenceKind.REFUSED, tp, stored, text)
+            return None
         copy = copy_of(manifest.content)
         detail = damage_of(stored, manifest.content) or _mismatch(tp, row, manifest.content)
         if detail:
@@ -268,14 +283,15 @@ class Rebuild:
             else:
                 self._done.finished += outcome.applied
 
-    def _check_missing(self, tp: TopicIdPartition, whole: set[UUID]) -> None:
+    def check_missing(self, tp: TopicIdPartition, whole: Collection[UUID] = frozenset()) -> Rebuilt:
         """Note the finished segments that are not in `whole` and cannot be read."""
         try:
             for metadata in all_segments(self._rlmm, tp, states=(_FINISHED,)):
                 if metadata.remote_log_segment_id.id not in whole:
                     self._check_readable(metadata)
         except RemoteResourceNotFoundError:
-            return  # The partition was removed meanwhile.
+            pass  # The partition was removed meanwhile.
+        return self._done
 
     def _check_readable(self, metadata: RemoteLogSegmentMetadata) -> None:
         try:

@@ -80,6 +80,17 @@ class Rebuilt:
         if len(self.differences) < self.MAX_DIFFERENCES:
             self.differences.append(difference)
 
+    def add(self, other: "Rebuilt") -> None:
+        """Add what another part of the same run has found and done."""
+        self.segments += other.segments
+        self.same += other.same
+        self.incomplete += other.incomplete
+        self.imported += other.imported
+        self.finished += other.finished
+        self.counts += other.counts
+        room = self.MAX_DIFFERENCES - len(self.differences)
+        self.differences += other.differences[:room]
+
     @property
     def needs_operator(self) -> bool:
         return any(self.counts[kind] for kind in NEEDS_OPERATOR)

@@ -1,8 +1,9 @@
 """Test rebuilds: of a database from last night, of an empty one, and what they leave out."""
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -173,6 +174,43 @@ def test_no_deletion_begins_before_the_rebuild_is_confirmed(
         empty.move(only, DELETE_STARTED)
     assert empty.rlmm.confirm_rebuild(MutationContext(reason="looks right")) == done.freeze
     empty.move(only, DELETE_STARTED)
+
+
+def test_a_copy_of_another_deployment_is_refused_by_name(
+    rlmm: SqlRemoteLogMetadataManager, empty: SmallTier, tmp_path: Path
+) -> None:
+    """Its objects came into the prefix by hand; those of earlier releases name no deployment."""
+
+    @contextmanager
+    def managed(name: str, directory: Path) -> Iterator[ObjectRemoteStorageManager]:
+        settings = RsmSettings(backend="filesystem", directory=directory, deployment_id=name)
+        with closing(build_manager(settings)) as made:
+            made.check()
+            yield made
+
+    def copied(rsm: ObjectRemoteStorageManager) -> TopicIdPartition:
+        [tp] = a_topic()
+        SmallTier(rsm, rlmm).fill(tp, 1)
+        return tp
+
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for each in (ours, theirs):
+        each.mkdir()
+    with managed("", ours) as rsm:
+        earlier = copied(rsm)
+    with managed("another", theirs) as rsm:
+        other = copied(rsm)
+    [found] = [path for path in theirs.iterdir() if path.name == other.topic_id.hex]
+    shutil.copytree(found, ours / found.name)
+    with managed("ours", ours) as rsm:
+        own = copied(rsm)
+        done = run(empty, rsm, apply=True)
+    assert counts(done) == {"ONLY_IN_BUCKET": 2, "REFUSED": 1}
+    [refused] = [each for each in done.differences if each.kind is DifferenceKind.REFUSED]
+    assert refused.topic_id == other.topic_id
+    assert "of the deployment another" in refused.detail
+    known = {each.topic_id_partition for each in all_partitions(empty.rlmm)}
+    assert known == {earlier, own}
 
 
 def test_an_interrupted_rebuild_is_run_again_and_deletions_stay_frozen_meanwhile(

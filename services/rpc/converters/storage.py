@@ -225,6 +225,7 @@ def manifest_to_proto(manifest: StoredManifest) -> pb.ReadSegmentManifestRespons
         log_size_bytes=manifest.log_size_bytes,
         indexes_size_bytes=manifest.indexes_size_bytes,
         digests=None if manifest.digests is None else digests_to_proto(manifest.digests),
+        other_deployment_id=manifest.other_deployment_id,
     )
 
 
@@ -238,6 +239,7 @@ def manifest_from_proto(message: pb.ReadSegmentManifestResponse) -> StoredManife
         log_size_bytes=message.log_size_bytes,
         indexes_size_bytes=message.indexes_size_bytes,
         digests=_digests_from_proto(message),
+        other_deployment_id=message.other_deployment_id,
     )
 
 

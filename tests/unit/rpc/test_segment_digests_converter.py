@@ -42,7 +42,7 @@ def test_digests_are_equal_after_conversion(
 
 
 def test_a_manifest_of_an_older_service_has_no_digests() -> None:
-    manifest = StoredManifest(a_segment(), "0" * 16, 1, 2, 3)
+    manifest = StoredManifest(a_segment(), "0" * 16, 1, 2, 3, other_deployment_id="another")
     assert manifest_from_proto(manifest_to_proto(manifest)) == manifest
 
 

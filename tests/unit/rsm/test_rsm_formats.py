@@ -100,6 +100,7 @@ manifests = st.builds(
     indexes=of_each_index(int32s).map(
         lambda sizes: {kind: FileDigest(sizes[kind], 7) for kind in IndexType if kind in sizes}
     ),
+    deployment_id=st.sampled_from(["", "a-deployment"]),
 )
 
 
@@ -185,6 +186,14 @@ def test_indexes_stand_one_after_another(custom_metadata: CustomMetadata) -> Non
 @given(manifests)
 def test_manifest_is_equal_after_parsing(manifest: Manifest) -> None:
     assert Manifest.from_bytes(manifest.to_bytes(), "key") == manifest
+
+
+@given(manifests)
+def test_a_manifest_of_an_earlier_release_names_no_deployment(manifest: Manifest) -> None:
+    document = json.loads(manifest.to_bytes())
+    document.pop("deployment_id", None)
+    read = Manifest.from_bytes(json.dumps(document).encode(), "key")
+    assert read == replace(manifest, deployment_id="")
 
 
 @given(manifests)
