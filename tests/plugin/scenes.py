@@ -12,6 +12,7 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 from services.local.stack import ServiceProcess
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.faults import Direction, Stall
+from tests.harness.list_offsets import Question
 from tests.harness.proxy import TcpProxy
 from tests.harness.world import World
 from tests.kafka.records import SeenRecord
@@ -52,7 +53,8 @@ class Story:
     Attributes:
         copied_by_both: segments that a leader had begun to copy when another took over, and that
             the other has copied.
-        first_offsets_after_wipe: where the log on an empty disk began.
+        first_offsets_after_wipe: of each partition, the latest tiered offset before a broker's disk
+            was wiped, and the first that the broker fetched again.
         as_led_by: what clients read at the end by isolation level, with each broker as leader.
         without_the_lost, unclean_reads: the values that an unclean election spared, and what was
             read of its partition, with each broker as leader.
@@ -64,7 +66,7 @@ class Story:
     acknowledged: list[Acknowledged] = field(default_factory=list)
     consumers: list[ConstantConsumer] = field(default_factory=list)
     copied_by_both: list[RemoteLogSegmentMetadata] = field(default_factory=list)
-    first_offsets_after_wipe: list[int] = field(default_factory=list)
+    first_offsets_after_wipe: list[tuple[int, int]] = field(default_factory=list)
     as_led_by: dict[tuple[str, str], list[list[SeenRecord]]] = field(default_factory=dict)
     without_the_lost: list[bytes] = field(default_factory=list)
     unclean_reads: list[list[bytes | None]] = field(default_factory=list)
@@ -128,11 +130,26 @@ def kill_a_leader(scene: Scene) -> None:
     wait_until_in_sync(scene)
 
 
-def wipe_a_leader(scene: Scene) -> list[int]:
+def wipe_a_leader(scene: Scene) -> list[tuple[int, int]]:
+    """Empty a leader's disk, when no broker has on its disk what the tier has now.
+
+    Answers for each partition the latest tiered offset before, and the first local one after it.
+    """
     leader = scene.partitions[1].leader
+    tiered = [partition.offset(Question.LATEST_TIERED) for partition in scene.partitions]
+
+    def tiered_has_left_the_disks() -> bool:
+        return all(
+            partition.local_start(node_id) > latest
+            for partition, latest in zip(scene.partitions, tiered, strict=True)
+            for node_id in NODES
+        )
+
+    eventually(tiered_has_left_the_disks, DEADLINE_MS)
     scene.deployment.brokers.wipe(leader)
     wait_until_in_sync(scene)
-    return [partition.local_start(leader) for partition in scene.partitions]
+    starts = [partition.local_start(leader) for partition in scene.partitions]
+    return list(zip(tiered, starts, strict=True))
 
 
 def elect_preferred_leaders_in_a_storm(scene: Scene) -> None:
@@ -212,10 +229,10 @@ def at_once(act: Callable[[ServiceProcess], None], services: Sequence[ServicePro
         list(pool.map(act, services))
 
 
-def settle(scene: Scene, story: Story) -> None:
-    """Let the brokers finish what they have to do; read all of it with each of them as leader."""
+def settle(scene: Scene, story: Story, leaders: Sequence[int]) -> None:
+    """Let the brokers finish what they have to do; read all of it with these of them as leaders."""
     for partition in scene.partitions:
-        for node_id in NODES:
+        for node_id in leaders:
             partition.lead(node_id)
             partition.wait_until_stable()
             partition.wait_until_tiered()

@@ -27,38 +27,61 @@ from tests.plugin.seen import ISOLATION_LEVELS
 pytestmark = [pytest.mark.plugin, pytest.mark.timeout(600)]
 
 SCENARIOS = {
+    # Kafka asserts the records of each offloaded segment, the earliest local offset and how many
+    # segments a consumer fetches; here each file's bytes, and equal reads before and after kills.
     "OffloadAndConsumeFromLeaderTest": "test_plugin_broker.py::"
     "test_clients_read_the_same_after_the_broker",
+    # Kafka asserts at most 12 fetches of segments and of each index; here the records, with
+    # transactions that abort and span segments.
     "OffloadAndTxnConsumeFromLeaderTest": "test_plugin_broker.py::"
     "test_clients_read_the_same_after_segments_moved",
-    # It is of the transaction coordinator; what it adds here is that the log lies in the tier.
+    # Kafka asserts what its transaction coordinator promises, with segments in the tier; here which
+    # records read_committed returns of a log in the tier, after kills and moves of leaders.
     "TransactionsWithTieredStoreTest": "test_three_brokers.py::"
     "test_read_committed_omits_only_aborted_records",
+    # Kafka asserts that the last of four segments is offloaded too; here the same of a single one.
     "RollAndOffloadActiveSegmentTest": "test_plugin_broker.py::"
     "test_old_active_segment_is_rolled_and_moved",
+    # Kafka asserts three deletions, the leader-epoch checkpoint and a consumer that fetches nothing
+    # from the tier; here the log start, the rows and objects that are left, and the records.
     "DeleteSegmentsTest (size)": "test_plugin_broker.py::test_retention_bytes_deletes_segments",
+    # Kafka asserts the same of retention by time; here that nothing is left in the tier.
     "DeleteSegmentsTest (time)": "test_plugin_broker.py::test_retention_ms_deletes_segments",
+    # Kafka asserts one deletion by each leader, and the checkpoint; here both, and objects.
     "DeleteSegmentsDueToLogStartOffsetBreachTest": "test_kafka_scenarios.py::"
     "test_each_leader_deletes_segments_below_the_log_start",
+    # Kafka asserts two deletions for each partition and an empty tier; here that neither rows nor
+    # objects are left.
     "DeleteTopicTest": "test_three_brokers.py::test_the_deleted_topic_leaves_nothing",
+    # Kafka asserts fetches while copying is off, one deletion by size, and an empty tier after it
+    # is turned off; here the records at each step, and rows and objects.
     "DisableRemoteLogOnTopicTest": "test_kafka_scenarios.py::"
     "test_a_tier_that_is_turned_off_is_read_until_it_is_deleted",
+    # Kafka asserts that segments from before are offloaded, of both leaders; here the same, and all
+    # records.
     "EnableRemoteLogOnTopicTest": "test_kafka_scenarios.py::"
     "test_a_topic_that_is_tiered_later_moves_all_of_it",
+    # Kafka asserts fetches from the tier, and a further segment there; here records and segments.
     "FetchFromLeaderWithCorruptedCheckpointTest": "test_kafka_scenarios.py::"
     "test_leader_continues_without_its_checkpoints",
+    # Kafka asserts offset and epoch of special values and times; here the same.
     "ListOffsetsTest": "test_kafka_scenarios.py::test_offsets_are_listed_with_their_epochs",
+    # Kafka asserts segments and fetches of old and new partitions; here their segments and records.
     "PartitionsExpandTest": "test_kafka_scenarios.py::test_a_topic_gets_more_partitions",
+    # Kafka asserts the new leader, its earliest local offset and three fetches, with 50 partitions
+    # that fill its metadata topic; here leader, offsets and records: there is no metadata topic.
     "ReassignReplicaMoveAndExpandTest": "test_kafka_scenarios.py::"
     "test_new_replica_leads_and_serves_the_tier",
+    # Kafka asserts the leader that is left, and its fetches; here leader, segments and records.
     "ReassignReplicaShrinkTest": "test_kafka_scenarios.py::test_remaining_replica_leads",
+    # Kafka asserts that the moved replica leads and fetches; here also in which directory it lies.
     "AlterLogDirTest": "test_kafka_scenarios.py::test_a_replica_moves_to_another_log_directory",
-    # Of its cases only the deletion of a topic calls a plugin: the others are topic configs that
-    # the controller accepts or refuses.
+    # Kafka asserts which topic configs the controller accepts, without a plugin, and that a deleted
+    # topic's segments go; here the deletion, and that the name starts again.
     "RemoteTopicCrudTest": "test_plugin_broker.py::"
     "test_a_deleted_topic_leaves_nothing_and_its_name_starts_again",
 }
-"""The test that covers each of Kafka's scenarios, or is its port."""
+"""The test that covers each of Kafka's scenarios, or is its port, and how they differ."""
 
 ONE_RECORD_BYTES, TWO_RECORDS_BYTES = 4096, 8192
 """Sizes of segments, for records of 3000 bytes."""
