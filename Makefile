@@ -18,7 +18,9 @@ PROTOS := $(shell find protos -name '*.proto')
 PLUGIN_SOURCES := kafka_plugin/pom.xml $(shell find kafka_plugin/src/main -type f) $(PROTOS)
 PLUGIN_JAR := kafka_plugin/target/sediment-kafka-plugin-$(shell sed -n 's|^  <version>\(.*\)</version>|\1|p' kafka_plugin/pom.xml).jar
 PLUGIN_BILL := kafka_plugin/target/bom.json
-MVN := mvn -q -B -Dstyle.color=never -f kafka_plugin/pom.xml
+# No command is silent for more than five seconds.
+PATIENT := $(PYTHON) supply_chain/patient.py
+MVN := $(PATIENT) "Maven" mvn -q -B -Dstyle.color=never -f kafka_plugin/pom.xml
 CONTRACT := $(BIN)/buf build protos --exclude-source-info
 LOG_DIR ?=
 PYTEST_ARGS ?=
@@ -43,12 +45,13 @@ $(VENV)/bin/python:
 # pip installs the part of requirements.lock that the sets of $(1) need, and refuses a file whose hash
 # is not there. Without build isolation, which downloads build tools without hashes.
 LOCKED = $(BIN)/python -m supply_chain.requirements $(1) > $@.txt \
-	&& $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
-	  --require-hashes --requirement $@.txt
+	&& $(PATIENT) "installing packages: $(1)" $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --no-build-isolation --require-hashes --requirement $@.txt
 
 $(VENV)/.runtime: pyproject.toml requirements.lock supply_chain/requirements.py hatch_build.py $(PROTOS) | $(VENV)/bin/python
 	$(call LOCKED,services embedded build)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	$(PATIENT) "installing sediment" $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
+	  --no-deps --editable .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
@@ -80,12 +83,12 @@ $(EXPORT_VENV)/.installed: requirements-export.lock supply_chain/export/pom.xml 
 	$(BIN)/python -m venv --clear $(EXPORT_VENV)
 	for sets in build "services spark build"; do \
 	  $(BIN)/python -m supply_chain.requirements --lock requirements-export.lock $$sets > $@.txt; \
-	  $(EXPORT_VENV)/bin/pip install --quiet --disable-pip-version-check --no-build-isolation \
-	    --require-hashes --requirement $@.txt; \
+	  $(PATIENT) "installing packages for exports: $$sets" $(EXPORT_VENV)/bin/pip install --quiet \
+	    --disable-pip-version-check --no-build-isolation --require-hashes --requirement $@.txt; \
 	done
 	HATCH_BUILD_NO_HOOKS=true $(EXPORT_VENV)/bin/pip install --quiet --disable-pip-version-check \
 	  --no-build-isolation --no-deps --editable .
-	mvn -q -B -Dstyle.color=never -f supply_chain/export/pom.xml dependency:copy-dependencies \
+	$(PATIENT) "Maven: Delta's jars" mvn -q -B -Dstyle.color=never -f supply_chain/export/pom.xml dependency:copy-dependencies \
 	  -DoutputDirectory="$$($(EXPORT_VENV)/bin/python -c 'import pyspark; print(pyspark.__path__[0])')/jars"
 	@touch $@
 
@@ -285,7 +288,7 @@ docs: $(VENV)/.dev ## Write docs/config.md, json.md, metrics.md and roles.md, th
 
 $(SITE_VENV)/.installed: docs_site/requirements.lock $(VENV)/.runtime
 	$(BIN)/python -m venv --clear $(SITE_VENV)
-	$(SITE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --no-build-isolation \
+	$(PATIENT) "installing packages for the site" $(SITE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --no-build-isolation \
 	  --require-hashes --requirement docs_site/requirements.lock
 	@touch $@
 

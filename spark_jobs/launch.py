@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Timer
 from types import FrameType
@@ -15,6 +15,7 @@ from typing import Protocol, TextIO, TypeVar
 from uuid import uuid4
 
 from services.common.printable import printable
+from services.common.progress import still_said
 from spark_jobs.engines import open_local, open_spark, prefers_spark
 from spark_jobs.options import SweepOptions
 from spark_jobs.report import SEGMENTS_SUFFIX
@@ -84,8 +85,9 @@ def _run(
             this.say(f"plan {this.plan_id}: many segments, so Spark continues")
             shutil.rmtree(this.directory)
             this.directory.mkdir()
-    this.say(f"plan {this.plan_id}: starting Spark")
-    with open_spark(this, options, scratch) as engine:
+    with ExitStack() as opened:
+        with still_said(this.say, f"plan {this.plan_id}: starting Spark"):
+            engine = opened.enter_context(open_spark(this, options, scratch))
         listen_for_signals()  # Spark has replaced our handler by its own
         return run_job(engine, this, config)
 

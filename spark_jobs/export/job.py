@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from services.api.errors import (
 )
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.common.failpoints import failpoint
+from services.common.progress import still_said
 from spark_jobs.export.leases import Leases
 from spark_jobs.export.options import JOB, ExportOptions, parse_args
 from spark_jobs.export.progress import application_id, begin_of, ranges
@@ -67,13 +69,15 @@ def export(options: ExportOptions, say: Say) -> Report:
             partitions = wanted_partitions(tier, records)
             _leases(tier, options, partitions).begin()
         failpoint("export.kept")
-        say("starting Spark")
         log = scratch / "spark.log"
-        with (
-            spark_errors(hint=_HINT),
-            java_and_spark("sediment export", scratch, log, options.spark) as (java, spark),
-            connected(services) as tier,  # not before: Java is forked, which gRPC does not survive
-        ):
+        with ExitStack() as opened:
+            opened.enter_context(spark_errors(hint=_HINT))
+            with still_said(say, "starting Spark"):
+                java, spark = opened.enter_context(
+                    java_and_spark("sediment export", scratch, log, options.spark)
+                )
+            # Not before: Java is forked, which gRPC does not survive.
+            tier = opened.enter_context(connected(services))
             listen_for_signals()  # Spark has replaced our handler by its own
             spark.dataSource.register(SedimentRecords)
             table = ExportTable(spark, java, options.table)
