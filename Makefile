@@ -30,6 +30,7 @@ TEST_PROCESSES ?= 3
 PROBE_WITHOUT_CRC := tests/contract/test_rsm_locations_probe.py::test_a_header_that_a_store_ignores_is_found_out[x-amz-checksum-crc32c-found2]
 MODEL_ARGS ?=
 FUZZ_ARGS ?=
+ALERT_ARGS ?=
 UPGRADE ?= --upgrade
 
 .PHONY: help
@@ -254,6 +255,10 @@ test-console: $(VENV)/.browser ## Test the console in a real browser (Chromium)
 .PHONY: console-pictures
 console-pictures: ## Take the pictures of docs/console.md, as `make test-console` does into build/console/
 	TEST_PICTURES=$(CURDIR)/docs $(MAKE) test-console PYTEST_ARGS="-k 'topics or click'"
+
+.PHONY: test-alerts
+test-alerts: $(VENV)/.dev ## Fire each alert by a fault and see it clear, with real Prometheus (ALERT_ARGS="--silent-minutes 20": no fault)
+	$(BIN)/python -m tests.alerts $(ALERT_ARGS)
 
 .PHONY: helm-check
 helm-check: $(VENV)/.dev $(VENV)/.spark ## Check the chart and the images, and run what the chart renders (Java 17)

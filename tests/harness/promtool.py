@@ -1,6 +1,6 @@
-"""Provide `promtool` of Debian's package prometheus, without installing the server.
+"""Provide `promtool` and `prometheus` of Debian's package prometheus, without installing it.
 
-The program is kept in the user's cache directory, outside the repository.
+The programs are kept in the user's cache directory, outside the repository.
 """
 
 import os
@@ -15,7 +15,7 @@ _TIMEOUT_S = 300.0
 
 
 class PromtoolUnavailableError(RuntimeError):
-    """promtool is not there and cannot be fetched."""
+    """A program of the package is not there and cannot be fetched."""
 
 
 def ensure_promtool() -> Path:
@@ -24,10 +24,23 @@ def ensure_promtool() -> Path:
     Raises:
         PromtoolUnavailableError: neither is to be had.
     """
-    installed = shutil.which("promtool")
+    return _ensure("promtool")
+
+
+def ensure_prometheus() -> Path:
+    """Return the server: that of the PATH, else of Debian's package, fetched once.
+
+    Raises:
+        PromtoolUnavailableError: neither is to be had.
+    """
+    return _ensure("prometheus")
+
+
+def _ensure(name: str) -> Path:
+    installed = shutil.which(name)
     if installed:
         return Path(installed)
-    program = platformdirs.user_cache_path("sediment") / "promtool" / "promtool"
+    program = platformdirs.user_cache_path("sediment") / "promtool" / name
     if not program.is_file():
         _fetch(program)
     return program
@@ -44,13 +57,13 @@ def _fetch(program: Path) -> None:
         (package,) = directory.glob("prometheus_*.deb")
         _run(["dpkg-deb", "--extract", str(package), "content"], directory)
         program.parent.mkdir(parents=True, exist_ok=True)
-        making = program.with_name(f"promtool.{os.getpid()}")
-        shutil.copy2(directory / "content" / "usr" / "bin" / "promtool", making)
+        making = program.with_name(f"{program.name}.{os.getpid()}")
+        shutil.copy2(directory / "content" / "usr" / "bin" / program.name, making)
         making.replace(program)
 
 
 def _run(command: list[str], directory: Path) -> None:
-    remedy = "install Debian's package prometheus, or put promtool on the PATH"
+    remedy = "install Debian's package prometheus, or put its programs on the PATH"
     try:
         done = subprocess.run(
             command, cwd=directory, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False

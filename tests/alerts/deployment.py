@@ -1,0 +1,190 @@
+"""Run what the faults break: RSM, RLMM and RLM as processes, over real servers and proxies."""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from services.api.ids import TopicIdPartition
+from services.api.segments import RemoteLogSegmentState
+from services.local.certificates import Certificate, CertificateAuthority
+from services.local.postgres import EmbeddedPostgres
+from services.local.seaweedfs import SeaweedFS
+from services.local.stack import ServiceProcess, rlm_settings
+from services.rlmm import schema
+from tests.harness.certificates import OPERATOR
+from tests.harness.eventually import eventually
+from tests.harness.http_proxy import HttpProxy
+from tests.harness.metadata_broker import MetadataBroker, metadata
+from tests.harness.proxy import TcpProxy
+from tests.harness.s3_operations import s3_operation
+from tests.harness.synthetic_log import make_log_dir, roll_segment
+from tests.harness.world import World, running_world
+
+SEGMENT_BYTES = 256 * 1024
+STRANGER = "spiffe://sediment.test/stranger"
+TOPICS = ("cold", "damaged", "denied", "due", "expiring", "held", "lost", "steady", "uncopied")
+POLICY = f"""\
+[[grant]]
+identities = ["{OPERATOR}"]
+roles = ["reader"]
+"""
+
+_RSM = {"RSM_STREAM_THREADS": "2", "RSM_RETRIES": "0"}
+_RLM = {
+    "RLM_REMOTE_LOG_READER_THREADS": "1",
+    "RLM_REMOTE_LOG_MANAGER_TASK_RETRY_BACKOFF_MAX_MS": "2000",
+    "RLM_REMOTE_FETCH_MAX_WAIT_MS": "2000",
+    # So that each read of the tier needs RSM, and its index a file.
+    "RLM_REMOTE_LOG_CHUNK_CACHE_MEMORY_BYTES": "0",
+    "RLM_REMOTE_LOG_INDEX_CACHE_MEMORY_BYTES": "1",
+}
+_INTERVAL_MS = 500
+_CLUSTER_ID = "c"
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What runs.
+
+    Attributes:
+        world: RSM and RLMM, plaintext.
+        store: between RSM and the S3 server.
+        rlm: over all topics of the log directory.
+        tls_rsm: an RSM with TLS, over files.
+        poller: an RLM that polls a broker through `broker`.
+    """
+
+    world: World
+    store: HttpProxy
+    rlm: ServiceProcess
+    index_cache: Path
+    tls_rsm: ServiceProcess
+    authority: CertificateAuthority
+    certificate: Certificate
+    operator: Certificate
+    stranger: Certificate
+    policy: Path
+    poller: ServiceProcess
+    broker: TcpProxy
+
+    @property
+    def services(self) -> dict[str, list[ServiceProcess]]:
+        """Return the processes by service."""
+        return {
+            "rsm": [self.world.rsm, self.tls_rsm],
+            "rlmm": [self.world.rlmm],
+            "rlm": [self.rlm, self.poller],
+        }
+
+    def folder(self, topic: str) -> Path:
+        return self.world.log_dir / f"{topic}-0"
+
+    def name(self, topic: str) -> TopicIdPartition:
+        """Return the name of the topic's first partition."""
+        partitions = self.world.local_segments()
+        return next(name for name in partitions if (name.topic, name.partition) == (topic, 0))
+
+    def roll(self, topic: str, size_bytes: int = SEGMENT_BYTES) -> Path:
+        """Roll one more segment; return its log."""
+        active = max(self.folder(topic).glob("*.log"))
+        roll_segment(self.folder(topic), int(active.stem), size_bytes)
+        return active
+
+    def finished(self, topic: str) -> int:
+        """Return how many segments of the topic are in the tier."""
+        rows = self.world.rows()
+        finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        return sum(row.topic_id_partition.topic == topic and row.state is finished for row in rows)
+
+    def configure(self, topic: str, settings: dict[str, str]) -> None:
+        with self.world.metadata() as rlmm:
+            rlmm.put_topic_config(self.name(topic).topic_id, settings)
+
+
+@contextmanager
+def deployed(directory: Path) -> Iterator[Deployment]:
+    """Start everything, with one segment of each topic in the tier."""
+    with ExitStack() as ending:
+        postgres = ending.enter_context(EmbeddedPostgres(directory / "postgres"))
+        database_url = postgres.create_database("alerts")
+        schema.upgrade(database_url)
+        s3 = SeaweedFS(directory / "s3")
+        s3.start()
+        ending.callback(s3.kill)
+        s3.endpoint.ensure_bucket("alerts")
+        store = ending.enter_context(HttpProxy(s3.endpoint.endpoint, s3_operation))
+        endpoint = replace(s3.endpoint, endpoint=store.address)
+        log_dir = _log_dir(directory)
+        running = running_world(directory, database_url, endpoint, "alerts", log_dir, _RSM)
+        world = ending.enter_context(running)
+        index_cache = directory / "indexes"
+        settings = rlm_settings(
+            world.rsm.address, world.rlmm.address, [log_dir], _INTERVAL_MS, index_cache
+        )
+        rlm = ServiceProcess("rlm", {**settings, **_RLM}, directory / "rlm")
+        authority, policy = CertificateAuthority(directory), directory / "policy.toml"
+        policy.write_text(POLICY)
+        certificate = authority.issue("server")
+        broker = ending.enter_context(MetadataBroker(lambda names: metadata((), _CLUSTER_ID)))
+        polled = ending.enter_context(TcpProxy(broker.address))
+        made = Deployment(
+            world,
+            store,
+            rlm,
+            index_cache,
+            _tls_rsm(directory, authority, certificate, policy),
+            authority,
+            certificate,
+            authority.issue("operator", hosts=(), uris=[OPERATOR]),
+            authority.issue("stranger", hosts=(), uris=[STRANGER]),
+            policy,
+            _poller(directory, world, polled.address),
+            polled,
+        )
+        for service in (made.rlm, made.tls_rsm, made.poller):
+            service.start()
+            ending.callback(service.kill)
+        eventually(lambda: all(made.finished(topic) == 1 for topic in TOPICS), 120_000, 500)
+        yield made
+
+
+def _log_dir(directory: Path) -> Path:
+    log_dir = directory / "log"
+    for topic in TOPICS:
+        made = directory / f"of-{topic}"
+        make_log_dir(made, 1, 1, SEGMENT_BYTES, topic)
+        log_dir.mkdir(exist_ok=True)
+        (made / f"{topic}-0").rename(log_dir / f"{topic}-0")
+        (made / "meta.properties").replace(log_dir / "meta.properties")
+    return log_dir
+
+
+def _tls_rsm(
+    directory: Path, authority: CertificateAuthority, certificate: Certificate, policy: Path
+) -> ServiceProcess:
+    objects = directory / f"objects-{uuid.uuid4().hex[:8]}"
+    objects.mkdir()
+    settings = {
+        "RSM_BACKEND": "filesystem",
+        "RSM_DIRECTORY": str(objects),
+        "RSM_TLS_CERTIFICATE_FILE": str(certificate.certificate),
+        "RSM_TLS_KEY_FILE": str(certificate.key),
+        "RSM_TLS_CLIENT_CA_FILE": str(authority.certificate),
+        "RSM_POLICY_FILE": str(policy),
+        "RSM_METRICS_PLAINTEXT": "true",
+    }
+    return ServiceProcess("rsm", settings, directory / "tls-rsm")
+
+
+def _poller(directory: Path, world: World, broker: str) -> ServiceProcess:
+    settings = {
+        **rlm_settings(world.rsm.address, world.rlmm.address, [], _INTERVAL_MS),
+        "RLM_PARTITION_SOURCE": "poller",
+        "RLM_CLUSTER_ID": _CLUSTER_ID,
+        "RLM_BOOTSTRAP_SERVERS": broker,
+        "RLM_PARTITION_POLL_INTERVAL_MS": str(_INTERVAL_MS),
+    }
+    del settings["RLM_LOG_DIRS"]
+    return ServiceProcess("rlm", settings, directory / "poller")

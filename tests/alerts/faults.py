@@ -1,0 +1,366 @@
+"""Declare the faults that make each alert fire, and how each one ends."""
+
+import io
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Event, Thread
+
+from sqlalchemy import text
+
+from services.api.errors import RemoteStorageError
+from services.api.remote_log_metadata_manager import all_segments
+from services.common.client_security import ClientSecurity
+from services.local.certificates import Certificate
+from services.rlmm.db import create_database_engine
+from services.rpc.client.channel import open_channel
+from services.rpc.client.storage import RemoteStorageManagerClient
+from tests.alerts.deployment import Deployment
+from tests.harness.faults import Answer, Delay
+from tests.harness.read_loop import ReadLoop
+
+_WRITES = ("PutObject", "CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload")
+_DELETES = ("DeleteObject", "DeleteObjects")
+_READS = ("GetObject",)
+_LARGE_BYTES = 64 * 1024 * 1024
+_LARGE_EVERY_S = 2.0
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault, as a context manager: it lasts while it is entered.
+
+    Attributes:
+        what: for the table of docs/alerts.md.
+        alerts: those that must fire.
+    """
+
+    what: str
+    alerts: tuple[str, ...]
+    happens: Callable[[Deployment], AbstractContextManager[None]]
+
+
+@contextmanager
+def _often(call: Callable[[], object], interval_s: float = 0.1) -> Iterator[None]:
+    """Call in a thread of its own; refusals are what the faults are about."""
+    stopping = Event()
+
+    def run() -> None:
+        while not stopping.wait(interval_s):
+            with suppress(RemoteStorageError):
+                call()
+
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+
+
+@contextmanager
+def _store(
+    deployment: Deployment, answer: Answer | Delay, operations: tuple[str, ...]
+) -> Iterator[None]:
+    for operation in operations:
+        deployment.store.faults.add(answer, operation=operation, times=None)
+    try:
+        yield
+    finally:
+        deployment.store.faults.clear()
+
+
+@contextmanager
+def _store_away(deployment: Deployment) -> Iterator[None]:
+    with ExitStack() as ending:
+        ending.enter_context(_store(deployment, Answer(503), _WRITES + _DELETES))
+        deployment.roll("steady")
+        # Its records are older than this: the broker deletes the segment as soon as it may.
+        deployment.configure("due", {"local.retention.ms": "1000"})
+        deployment.roll("due")
+        deployment.configure("expiring", {"retention.ms": "1000"})
+        ending.enter_context(_often(_growing(deployment), _LARGE_EVERY_S))
+        yield
+    deployment.configure("expiring", {})
+
+
+def _growing(deployment: Deployment) -> Callable[[], None]:
+    """Return a function that adds a partition with a large segment; all are links to one file."""
+    source = deployment.folder("uncopied")
+    first = deployment.roll("uncopied", _LARGE_BYTES)
+    numbers = iter(range(1, 1_000))
+    # A segment begins at the offset of its name, so that a copy has the offsets of its source.
+    after = max(source.glob("*.log"))
+
+    def grow() -> None:
+        making = source.parent.parent / "making"
+        making.mkdir()
+        for path in source.iterdir():
+            if path.name.startswith(first.stem) and path.suffix != ".snapshot":
+                os.link(path, making / path.name)
+        os.link(source / f"{after.stem}.snapshot", making / f"{after.stem}.snapshot")
+        (making / after.name).touch()
+        shutil.copy(source / "partition.metadata", making)
+        (making / "leader-epoch-checkpoint").write_text(f"0\n1\n0 {int(first.stem)}\n")
+        making.rename(source.with_name(f"uncopied-{next(numbers)}"))
+
+    return grow
+
+
+@contextmanager
+def _lost(deployment: Deployment) -> Iterator[None]:
+    # While nothing is copied, so that what the broker deletes is in no tier.
+    with _store(deployment, Answer(503), _WRITES):
+        deployment.roll("lost")
+        active = max(deployment.folder("lost").glob("*.log"))
+        for path in deployment.folder("lost").glob("*[0-9].*"):
+            if path.stem < active.stem:
+                path.unlink()
+        yield
+
+
+@contextmanager
+def _store_refuses(deployment: Deployment) -> Iterator[None]:
+    with _store(deployment, Answer(403), _WRITES + _DELETES):
+        deployment.roll("steady")
+        deployment.configure("denied", {"retention.ms": "1000"})
+        yield
+    deployment.configure("denied", {})
+
+
+@contextmanager
+def _cold_reads(deployment: Deployment, readers: int) -> Iterator[None]:
+    """Read what only the tier has."""
+    for path in deployment.folder("cold").glob(f"{0:020}.*"):
+        path.unlink()
+    with ExitStack() as ending:
+        for _ in range(readers):
+            loop = ReadLoop(deployment.rlm.address, deployment.name("cold"), 0, 0.05)
+            ending.enter_context(loop)
+        yield
+
+
+@contextmanager
+def _unreadable_store(deployment: Deployment) -> Iterator[None]:
+    with _cold_reads(deployment, 1), _store(deployment, Answer(503), _READS):
+        yield
+
+
+@contextmanager
+def _slow_store(deployment: Deployment) -> Iterator[None]:
+    with ExitStack() as ending:
+        ending.enter_context(_cold_reads(deployment, 4))
+        ending.enter_context(_store(deployment, Delay(500), _READS))
+        for _ in range(12):
+            ending.enter_context(_often(lambda: _fetch(deployment, "steady"), 0.0))
+        yield
+
+
+def _fetch(deployment: Deployment, topic: str) -> None:
+    with deployment.world.metadata() as rlmm, deployment.world.storage() as rsm:
+        segment = next(iter(all_segments(rlmm, deployment.name(topic))))
+        for _ in rsm.fetch_log_segment(segment, 0):
+            pass
+
+
+@contextmanager
+def _damaged_object(deployment: Deployment) -> Iterator[None]:
+    client = deployment.world.s3.client()
+    bucket = deployment.world.bucket
+    listed = client.list_objects(bucket, recursive=True)
+    names = [str(found.object_name) for found in listed]
+    topic_id = deployment.name("damaged").topic_id.hex
+    (key,) = (name for name in names if topic_id in name and name.endswith(".log"))
+    with client.get_object(bucket, key) as answer:
+        whole = answer.read()
+
+    def put(content: bytes) -> None:
+        client.put_object(bucket, key, io.BytesIO(content), len(content))
+
+    put(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with _often(lambda: _fetch(deployment, "damaged"), 0.5):
+        yield
+    put(whole)
+
+
+@contextmanager
+def _damaged_log(deployment: Deployment) -> Iterator[None]:
+    """Change a byte of a segment before its copy begins, and put it back."""
+    folder = deployment.folder("held")
+    with _store(deployment, Answer(503), _WRITES):
+        log = deployment.roll("held")
+        whole = log.read_bytes()
+        log.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert log.parent == folder
+    yield
+    log.write_bytes(whole)
+
+
+@contextmanager
+def _no_index_cache(deployment: Deployment) -> Iterator[None]:
+    shutil.rmtree(deployment.index_cache)
+    deployment.index_cache.touch()
+    with _cold_reads(deployment, 1):
+        yield
+    deployment.index_cache.unlink()
+
+
+@contextmanager
+def _no_broker(deployment: Deployment) -> Iterator[None]:
+    deployment.broker.refuse_connections()
+    deployment.broker.cut_connections()
+    yield
+    deployment.broker.accept_connections()
+
+
+@contextmanager
+def _tls_calls(deployment: Deployment, shown: Certificate) -> Iterator[None]:
+    """Call the RSM with TLS, with this certificate."""
+    security = ClientSecurity(deployment.authority.certificate, shown.certificate, shown.key)
+    with deployment.world.metadata() as rlmm:
+        segment = next(iter(all_segments(rlmm, deployment.name("steady"))))
+    address = deployment.tls_rsm.address
+    with open_channel(address, security) as channel:
+        rsm = RemoteStorageManagerClient(channel, address)
+        with _often(lambda: list(rsm.fetch_log_segment(segment, 0))):
+            yield
+
+
+@contextmanager
+def _denied(deployment: Deployment) -> Iterator[None]:
+    with _tls_calls(deployment, deployment.stranger):
+        yield
+
+
+@contextmanager
+def _short_certificate(deployment: Deployment) -> Iterator[None]:
+    deployment.authority.issue("server", valid_until=datetime.now(UTC) + 6 * _DAY)
+    yield
+    deployment.authority.issue("server")
+
+
+@contextmanager
+def _broken_policy(deployment: Deployment) -> Iterator[None]:
+    whole = deployment.policy.read_text()
+    _replace(deployment.policy, "[[grant]\n")
+    # A process reads the file again when a call needs it.
+    with _tls_calls(deployment, deployment.operator):
+        yield
+    _replace(deployment.policy, whole)
+
+
+def _replace(path: Path, content: str) -> None:
+    making = path.with_suffix(".new")
+    making.write_text(content)
+    making.replace(path)
+
+
+@contextmanager
+def _old_verification(deployment: Deployment) -> Iterator[None]:
+    """Make the last verification 46 days old, which no test can wait for."""
+    _age_verifications(deployment, "-")
+    yield
+    _age_verifications(deployment, "+")
+
+
+def _age_verifications(deployment: Deployment, sign: str) -> None:
+    engine = create_database_engine(deployment.world.database_url)
+    try:
+        with engine.begin() as connection:
+            aged = f"UPDATE verifications SET ended_at = ended_at {sign} interval '46 days'"
+            changed = connection.execute(text(aged))
+            assert changed.rowcount > 0
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def _killed(deployment: Deployment) -> Iterator[None]:
+    deployment.tls_rsm.kill()
+    yield
+    deployment.tls_rsm.start()
+
+
+ROUNDS: tuple[tuple[Fault, ...], ...] = (
+    (
+        Fault(
+            "the store answers writes and deletions with 503 while segments are rolled and expire",
+            (
+                "SedimentCopyingStalled",
+                "SedimentLocalDeletionNear",
+                "SedimentCopyLagGrows",
+                "SedimentDeletionStalled",
+                "SedimentCallsFail",
+            ),
+            _store_away,
+        ),
+        Fault(
+            "RSM is sent a request by an identity without a grant",
+            ("SedimentCallsDenied",),
+            _denied,
+        ),
+        Fault(
+            "RSM's certificate is replaced by one for six days",
+            ("SedimentCertificateEnds",),
+            _short_certificate,
+        ),
+        Fault("the broker's port refuses connections", ("SedimentPollingStalled",), _no_broker),
+        Fault(
+            "the last verification is made 46 days old in the database",
+            ("SedimentNotVerified",),
+            _old_verification,
+        ),
+    ),
+    (
+        Fault(
+            "the store answers writes and deletions with 403",
+            ("SedimentCopyErrors", "SedimentDeleteErrors"),
+            _store_refuses,
+        ),
+        Fault("the store answers reads with 503", ("SedimentReadErrors",), _unreadable_store),
+        Fault(
+            "the policy file is replaced by one that is not TOML",
+            ("SedimentFileRejected",),
+            _broken_policy,
+        ),
+    ),
+    (
+        Fault(
+            "the store takes 500 ms longer for each read, and 16 clients read at once",
+            ("SedimentReadersBusy", "SedimentOverloaded"),
+            _slow_store,
+        ),
+    ),
+    (
+        Fault(
+            "one byte of a rolled segment is changed on the broker's disk",
+            ("SedimentPartitionsHeldBack",),
+            _damaged_log,
+        ),
+    ),
+    (
+        Fault(
+            "one byte of an object is changed in the store",
+            ("SedimentDamagedData",),
+            _damaged_object,
+        ),
+        Fault(
+            "the index cache's directory is replaced by a file",
+            ("SedimentIndexCacheFails",),
+            _no_index_cache,
+        ),
+        Fault("RSM is killed", ("SedimentDown",), _killed),
+        # Last: the store takes no writes, neither those of other faults.
+        Fault(
+            "the broker deletes a segment while the store answers writes with 503",
+            ("SedimentLostBeforeCopy",),
+            _lost,
+        ),
+    ),
+)
