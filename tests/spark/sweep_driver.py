@@ -20,8 +20,10 @@ from spark_jobs.spark_session import SparkSettings, spark_session
 from spark_jobs.sweep import SweepRun
 from spark_jobs.sweep_error import SweepError, service_errors
 
-# Spark waits for many tasks, and for long, before it starts a second copy of one.
+# Spark waits for many tasks, and for long, before it starts a second copy of one. After this
+# duration it waits for no other task.
 EAGER_SPECULATION = (
+    ("spark.speculation.task.duration.threshold", "1s"),
     ("spark.speculation.multiplier", "1"),
     ("spark.speculation.quantile", "0.5"),
 )

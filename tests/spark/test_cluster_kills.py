@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError
 from typing import Any
@@ -27,7 +28,7 @@ from tests.harness.eventually import eventually
 from tests.harness.rlmm_database import events, waiting
 from tests.harness.tier import HOUR_MS, OFFSETS, Tier, a_topic, ids
 from tests.spark.jobs import Done, Jobs
-from tests.spark.standalone import standalone_cluster
+from tests.spark.standalone import StandaloneCluster, standalone_cluster
 from tests.spark.sweep_driver import SweepDriver
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1_500)]
@@ -36,23 +37,24 @@ DUE, KEPT, OBJECTS = 6, 2, 3
 """Segments of the partition; objects of each."""
 
 PHASES = ("marking", "deleting")
-KILLS = [
-    ("driver", "marking", 1),
-    ("executor", "deleting", 2),
-    ("RSM", "deleting", 1),
-    ("RSM", "deleting", 2),
-]
-"""The victim, while what it dies, and how many sweeps of the scope run."""
+VICTIMS = ("driver", "executor", "worker", "RSM", "RLMM")
+KILLS = list(product(VICTIMS, PHASES, (1, 2)))
+"""The victim, while what it dies, and how many sweeps of the scope run.
+
+`worker` is the host of an executor: the cluster's Worker process and all that it has started.
+"""
 
 TABLE = Path("build/sweep-kills.md")
-HEAD = ("killed", "while", "the sweep", "another sweep of the scope", "the next run", "at the end")
+SWEEPS = ("the sweep", "another sweep of the scope", "the next run")
+AT_THE_END = ("rows", "objects", "deleted", "in the reports", "in no report")
+HEAD = ("killed", "while", *SWEEPS, *AT_THE_END)
 
 
 @dataclass
 class Drivers:
     """The driver of a standalone cluster's sweeps; another one if it was killed."""
 
-    master: str
+    cluster: StandaloneCluster
     directory: Path
     started: list[SweepDriver] = field(default_factory=list)
 
@@ -60,7 +62,7 @@ class Drivers:
         if not self.started or self.started[-1].process.poll() is not None:
             directory = self.directory / f"driver-{len(self.started)}"
             directory.mkdir()
-            self.started.append(SweepDriver(self.master, directory))
+            self.started.append(SweepDriver(self.cluster.master, directory))
         return self.started[-1]
 
     def stop(self) -> None:
@@ -75,7 +77,7 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
     environment = own_environment({"PYSPARK_PYTHON": sys.executable})
     home = Path(pyspark.__file__).parent
     with standalone_cluster(home, environment, directory, ("127.0.0.1", "127.0.0.2")) as cluster:
-        drivers = Drivers(cluster.master, directory)
+        drivers = Drivers(cluster, directory)
         yield drivers
         drivers.stop()
 
@@ -113,8 +115,8 @@ class Scope:
         self.reports.append(report)
         return in_words(report)
 
-    def check(self) -> str:
-        """Check that rows, objects, audit trail and reports agree, and say so."""
+    def check(self) -> tuple[str, ...]:
+        """Check that rows, objects, audit trail and reports agree; return their counts."""
         rows, objects = self.tier.rows(self.tp), self.tier.objects(self.tp.topic_id)
         due = len(self.due)
         assert [row.start_offset for row in rows] == [(due + n) * OFFSETS for n in range(KEPT)]
@@ -127,13 +129,15 @@ class Scope:
         steps = Counter((e.segment_id, e.to_state) for e in trail)
         assert set(steps.values()) == {1}
         assert len(steps) == 2 * due
-        self._check_reports({e.segment_id: e.plan_id for e in trail if "FINISH" in str(e.to_state)})
-        return f"{KEPT} rows, {len(objects)} objects, {due} deleted once"
+        by = {e.segment_id: e.plan_id for e in trail if "FINISH" in str(e.to_state)}
+        reported, unreported = self._check_reports(by)
+        counts = (len(rows), len(objects), len(by), reported, unreported)
+        return tuple(map(str, counts))
 
-    def _check_reports(self, by: dict[UUID, str]) -> None:
+    def _check_reports(self, by: dict[UUID, str]) -> tuple[int, int]:
         """Check that each deletion is in the report of the sweep whose name it bears in the trail.
 
-        Only a killed driver's are in none.
+        Only a killed driver's are in none. Return how many are in reports, and how many in none.
         """
         plans = {report["plan_id"] for report in self.reports}
         unreported = {segment for segment, plan in by.items() if plan not in plans}
@@ -147,6 +151,7 @@ class Scope:
         assert claimed | unreported == self.due
         if len(self.reports) == 2 and self.reports[-1]["totals"]["planned_segments"] == 0:
             assert deleted_in(self.reports[0]) == self.due
+        return len(claimed), len(unreported - claimed)
 
 
 def deleted_in(report: dict[str, Any]) -> set[UUID]:
@@ -198,22 +203,37 @@ def waiting_workers(tier: Tier, count: int) -> list[tuple[psutil.Process, psutil
     def found() -> list[tuple[psutil.Process, psutil.Process]]:
         calling = callers(tier.rlmm_process.address)
         executors = {executor.pid for executor, _ in calling}
-        return calling if len(executors) == count and waiting(tier.engine) >= count else []
+        return calling if len(executors) >= count and waiting(tier.engine) >= count else []
 
     return eventually(found, DEADLINE_MS)
 
 
-def kill(victim: str, tier: Tier, driver: SweepDriver) -> None:
-    """Kill a process while a Python worker waits for RLMM."""
+def kill(victim: str, tier: Tier, drivers: Drivers) -> None:
+    """Kill a process while a Python worker waits for RLMM; start again what a supervisor would."""
     eventually(lambda: waiting(tier.engine), DEADLINE_MS)
     executor, _ = eventually(lambda: callers(tier.rlmm_process.address), DEADLINE_MS)[0]
     if victim == "driver":
-        python = psutil.Process(driver.process.pid)
-        for each in [python, *python.children(recursive=True)]:
-            each.kill()
+        driver = drivers.current()
+        kill_tree(driver.process.pid)
         driver.process.wait()
-    else:
+    elif victim == "executor":
         executor.kill()
+    elif victim == "worker":
+        above = {each.pid for each in executor.parents()}
+        [worker] = [w for w in drivers.cluster.workers if w.process.pid in above]
+        kill_tree(worker.process.pid)
+        drivers.cluster.start_again(worker)
+    else:
+        service = tier.rsm_process if victim == "RSM" else tier.rlmm_process
+        service.kill()
+        service.start()
+
+
+def kill_tree(pid: int) -> None:
+    root = psutil.Process(pid)
+    for each in [root, *root.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
 
 
 class TogetherWithAnother:
@@ -264,9 +284,9 @@ def test_a_kill_loses_nothing_and_deletes_nothing_twice(
                 with tier.held_up(scope.tp):
                     together.begin()
                     driver.go_on()
-                    kill(victim, tier, driver)
+                    kill(victim, tier, drivers)
         together.end()
-        words = [scope.end(said), "" if other is None else scope.keep(other.result().document)]
+        words = [scope.end(said), "none" if other is None else scope.keep(other.result().document)]
     last = local.retention(topics, apply=True)
     words.append(scope.keep(last.document))
     assert last.outcome == "DONE"
@@ -274,7 +294,7 @@ def test_a_kill_loses_nothing_and_deletes_nothing_twice(
         assert words[0] == "no report"
     else:
         assert words[2] == "DONE, nothing was left"
-    table.append((victim, phase, *words, scope.check()))
+    table.append((victim, phase, *words, *scope.check()))
 
 
 @contextmanager
