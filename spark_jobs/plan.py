@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import groupby, islice
 from typing import Any
 from uuid import UUID
@@ -223,7 +224,13 @@ def partition_key(row: Row) -> tuple[str, int]:
 
 
 def topic_id_partition_of(row: Row) -> TopicIdPartition:
-    return TopicIdPartition(UUID(row["topic_id"]), row["topic"], row["partition"])
+    return _topic_id_partition(row["topic_id"], row["topic"], row["partition"])
+
+
+@lru_cache(maxsize=1_000)
+def _topic_id_partition(topic_id: str, topic: str, partition: int) -> TopicIdPartition:
+    """Make the id of a partition once for the rows of all its segments."""
+    return TopicIdPartition(UUID(topic_id), topic, partition)
 
 
 def segment_of(row: Row) -> RemoteLogSegmentMetadata:

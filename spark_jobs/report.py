@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from heapq import nlargest
 from pathlib import Path
 from types import TracebackType
@@ -260,7 +261,7 @@ class Document:
                 self._errors[error] += 1
         return {
             **{key: row[key] for key in SEGMENT_KEYS[:-1]},
-            "topic_id": _kafka_id(row["topic_id"]),
+            "topic_id": _topic_id(row["topic_id"]),
             "segment_id": _kafka_id(row["segment_id"]),
             "outcome": outcome,
             "error": error,
@@ -315,7 +316,7 @@ class Document:
         topic, topic_id, partition = head.key
         ended = self._ended.get((topic_id, partition), _Ended())
         return {
-            "topic_id": _kafka_id(topic_id),
+            "topic_id": _topic_id(topic_id),
             "topic": topic,
             "partition": partition,
             "outcome": self._outcome_of(head, ended),
@@ -369,6 +370,11 @@ def _outcome(header: Header, totals: Totals) -> str:
 
 def _planned_bytes(partition: dict[str, Any]) -> int:
     return int(partition["planned_bytes"])
+
+
+@lru_cache(maxsize=1_000)
+def _topic_id(text: str) -> str:
+    return _kafka_id(text)
 
 
 def _kafka_id(text: str) -> str:
