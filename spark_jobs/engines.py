@@ -40,17 +40,24 @@ def require_spark() -> None:
 
 
 @contextmanager
-def open_spark(this: SweepRun, options: SweepOptions, scratch: Path) -> Iterator[Engine]:
+def open_spark(
+    this: SweepRun, options: SweepOptions, scratch: Path, *, may_speculate: bool
+) -> Iterator[Engine]:
     """Start Spark for a run, and stop it.
+
+    Args:
+        may_speculate: unless tasks share a rate: a second copy of one has a share of its own.
 
     Raises:
         SweepError: Spark or Java is missing, or does not start.
     """
     require_spark()
+    from spark_jobs.executors import wait_for_executors  # noqa: PLC0415
     from spark_jobs.spark_engine import SparkEngine, spark_errors  # noqa: PLC0415
     from spark_jobs.spark_session import SparkSettings, spark_session  # noqa: PLC0415
 
-    settings = SparkSettings(options.master, options.driver_memory, options.conf)
+    defaults = () if may_speculate else (("spark.speculation", "false"),)
+    settings = SparkSettings(options.master, options.driver_memory, options.conf, defaults)
     name = f"sediment {this.job} {this.plan_id}"
     is_remote = options.work_dir is not None and options.local_work_dir is None
     # Not a URI: Hadoop would take a %20 as three characters of the name.
@@ -59,4 +66,5 @@ def open_spark(this: SweepRun, options: SweepOptions, scratch: Path) -> Iterator
         spark_errors(),
         spark_session(name, scratch, this.directory / "spark.log", settings) as spark,
     ):
+        wait_for_executors(spark)
         yield SparkEngine(spark, where)

@@ -31,6 +31,11 @@ class JobConfig(Protocol):
     @property
     def options(self) -> SweepOptions: ...
 
+    @property
+    def may_speculate(self) -> bool:
+        """Whether Spark may run a second copy of a slow task beside the first one."""
+        ...
+
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _AGAIN_S = 0.1
@@ -87,7 +92,8 @@ def _run(
             this.directory.mkdir()
     with ExitStack() as opened:
         with still_said(this.say, f"plan {this.plan_id}: starting Spark"):
-            engine = opened.enter_context(open_spark(this, options, scratch))
+            opening = open_spark(this, options, scratch, may_speculate=config.may_speculate)
+            engine = opened.enter_context(opening)
         listen_for_signals()  # Spark has replaced our handler by its own
         return run_job(engine, this, config)
 

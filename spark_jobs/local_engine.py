@@ -46,6 +46,10 @@ class LocalEngine:
     def parallelism(self) -> int:
         return self._threads
 
+    @property
+    def attempts_at_once(self) -> int:
+        return 1
+
     def require_room(self, segments: int) -> None:
         if self._max_segments is not None and segments > self._max_segments:
             raise TooManySegmentsError

@@ -12,7 +12,6 @@ from spark_jobs.execution import delete_marked, finish_partitions
 from spark_jobs.marking import mark_removals
 from spark_jobs.options import REMOVAL_GRACE_MS, SweepOptions, add_options, options_of
 from spark_jobs.planning import (
-    PARTITIONS_PER_TASK,
     deleted_partitions,
     plan_removals,
     why_removal_stops,
@@ -39,6 +38,10 @@ class Config:
     def __post_init__(self) -> None:
         require(self.grace_ms >= 0, "--grace-ms", "must not be negative")
 
+    @property
+    def may_speculate(self) -> bool:
+        return self.options.segments_per_s is None
+
 
 def parse_args(argv: Sequence[str]) -> Config:
     """Parse a command line.
@@ -58,12 +61,11 @@ def run(engine: Engine, this: SweepRun, config: Config) -> SweepReport:
     services, options = config.options.services, config.options
     deleter, retrying = Deleter(plan_id=this.plan_id), services.retrying()
     with services.connected_rlmm() as rlmm:
-        partitions = deleted_partitions(rlmm, retrying, options.topics)
-        engine.require_room(sum(partitions["live_segments"].to_pylist()))
-        enough = -(-partitions.num_rows // PARTITIONS_PER_TASK)
+        removals = deleted_partitions(rlmm, retrying, options.topics, engine.parallelism)
+        engine.require_room(removals.segments)
         stages = Stages(
-            inputs=partitions,
-            plan_tasks=max(2 * engine.parallelism, enough),
+            inputs=removals.partitions,
+            plan_tasks=removals.tasks,
             plan=partial(plan_removals, services=services, grace_ms=config.grace_ms),
             mark=lambda pace: partial(
                 mark_removals,

@@ -111,10 +111,9 @@ REMOVALS_SCHEMA = pa.schema(
         pa.field("delete_state", pa.string()),
         pa.field("marked_at_ms", pa.int64()),
         pa.field("read_at_ms", pa.int64()),
-        pa.field("live_segments", pa.int64()),
     ]
 )
-"""The partitions that are being deleted, each a PartitionSummary with its segments."""
+"""The partitions that are being deleted, each a PartitionSummary."""
 
 ROWS_PER_BATCH = 1_000
 

@@ -1,6 +1,5 @@
 """Plan the retention or the removal of partitions from RLMM's data."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
@@ -37,6 +36,7 @@ from spark_jobs.plan import (
     size_bytes,
     topic_id_partition_of,
 )
+from spark_jobs.plan_size import PlanSize, dealt, size_of
 
 BEING_DELETED = "the partition is being deleted; `sediment sweep removal` removes it"
 GONE = "the partition was removed since the scan"
@@ -45,10 +45,6 @@ PAUSED = "sediment.sweep.paused is set"
 ON_HOLD = "sediment.hold is set"
 NO_REPORT = "no leader has reported yet"
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
-
-
-PARTITIONS_PER_TASK = 16
-"""A task plans about so many: RLMM does not count their segments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +71,7 @@ def retention_scope(
 
     Of the others only what is marked already is scanned.
     """
-    sizes, skipped, segments = Counter[str](), {}, 0
+    sizes, skipped = dict[str, PlanSize](), dict[tuple[str, str, int], str]()
     reasons: dict[UUID, str | None] = {}
     for name in topics or [""]:
         for summary in _summaries(rlmm, retrying, name):
@@ -85,26 +81,19 @@ def retention_scope(
                 reasons[tp.topic_id] = _why_skipped(config)
             why = reasons[tp.topic_id]
             if why is None:
-                sizes[tp.topic] += 1
-                segments += live_segments(summary)
+                sizes[tp.topic] = sizes.get(tp.topic, PlanSize()) + size_of(summary.totals)
             else:
                 skipped[tp.topic, str(tp.topic_id), tp.partition] = why
     rows: list[Row] = []
-    for name, partitions in sizes.items():
-        shards = min(partitions, max(2 * parallelism, -(-partitions // PARTITIONS_PER_TASK)))
-        shards = min(shards, MAX_SHARDS)
+    for name, size in sorted(sizes.items(), key=lambda each: -each[1].segments):
+        shards = min(size.partitions, size.tasks(parallelism), MAX_SHARDS)
         rows += (_scan(name, shard, shards) for shard in range(shards))
     others = sorted({topic for topic, _, _ in skipped if topic not in sizes}) if topics else [""]
     rows += (_scan(name, 0, 1, [_DELETING.name], sorted(sizes)) for name in others)
-    tasks = max(2 * parallelism, -(-sizes.total() // PARTITIONS_PER_TASK))
-    return Scope(
-        pa.Table.from_pylist(rows, SCANS_SCHEMA), min(tasks, len(rows) or 1), skipped, segments
-    )
-
-
-def live_segments(summary: PartitionSummary) -> int:
-    """Return the partition's segments; 0 if an RLMM of an earlier release sends no totals."""
-    return 0 if summary.totals is None else summary.totals.live_segments
+    whole = sum(sizes.values(), PlanSize())
+    tasks = min(whole.tasks(parallelism), len(rows) or 1)
+    scans = pa.Table.from_pylist(dealt(rows, tasks), SCANS_SCHEMA)
+    return Scope(scans, tasks, skipped, whole.segments)
 
 
 def _scan(
@@ -326,10 +315,33 @@ _STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
 _BEING_DELETED = (_MARKED, _STARTED)
 
 
+@dataclass(frozen=True, slots=True)
+class Removals:
+    """What a removal sweep plans.
+
+    Attributes:
+        partitions: REMOVALS_SCHEMA.
+        tasks: that share them.
+        segments: of all of them, as far as RLMM sends totals.
+    """
+
+    partitions: pa.Table
+    tasks: int
+    segments: int
+
+
 def deleted_partitions(
-    rlmm: RemoteLogMetadataManager, retrying: Retrying, topics: Sequence[str]
-) -> pa.Table:
-    """List the partitions that are MARKED or STARTED: REMOVALS_SCHEMA."""
+    rlmm: RemoteLogMetadataManager, retrying: Retrying, topics: Sequence[str], parallelism: int
+) -> Removals:
+    """List the partitions that are MARKED or STARTED."""
+    summaries = [
+        each
+        for topic in topics or [""]
+        for each in _summaries(rlmm, retrying, topic, _BEING_DELETED)
+    ]
+    sizes = {each.topic_id_partition: size_of(each.totals) for each in summaries}
+    summaries.sort(key=lambda each: -sizes[each.topic_id_partition].segments)
+    size = sum(sizes.values(), PlanSize())
     rows = [
         {
             "topic_id": str(each.topic_id_partition.topic_id),
@@ -339,12 +351,11 @@ def deleted_partitions(
             "delete_state": None if each.delete_state is None else each.delete_state.name,
             "marked_at_ms": each.marked_at_ms,
             "read_at_ms": each.read_at_ms,
-            "live_segments": live_segments(each),
         }
-        for topic in topics or [""]
-        for each in _summaries(rlmm, retrying, topic, _BEING_DELETED)
+        for each in summaries
     ]
-    return pa.Table.from_pylist(rows, REMOVALS_SCHEMA)
+    tasks = size.tasks(parallelism)
+    return Removals(pa.Table.from_pylist(dealt(rows, tasks), REMOVALS_SCHEMA), tasks, size.segments)
 
 
 def summary_of(row: Row) -> PartitionSummary:

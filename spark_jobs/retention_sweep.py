@@ -35,6 +35,10 @@ class Config:
     def __post_init__(self) -> None:
         require(self.copy_grace_ms >= 0, "--copy-grace-ms", "must not be negative")
 
+    @property
+    def may_speculate(self) -> bool:
+        return self.options.segments_per_s is None
+
 
 def parse_args(argv: Sequence[str]) -> Config:
     """Parse a command line.

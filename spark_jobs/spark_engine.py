@@ -50,6 +50,12 @@ class SparkEngine:
     def parallelism(self) -> int:
         return int(self._spark.sparkContext.defaultParallelism)
 
+    @property
+    def attempts_at_once(self) -> int:
+        """Return 2 if Spark may run a second copy of a slow task beside the first one."""
+        conf = self._spark.sparkContext.getConf()
+        return 2 if conf.get("spark.speculation", "false") == "true" else 1
+
     def require_room(self, segments: int) -> None:
         """Accept any number."""
 

@@ -67,6 +67,11 @@ class Engine(Protocol):
         """How many tasks run at once."""
         ...
 
+    @property
+    def attempts_at_once(self) -> int:
+        """How many attempts of one task may run at once; each paces itself."""
+        ...
+
     def require_room(self, segments: int) -> None:
         """Raise TooManySegmentsError if the engine does not plan so many segments."""
         ...

@@ -167,7 +167,7 @@ def _execute(
 ) -> None:
     too_much = topics_over_budget(heads, options.max_topic_percent)
     permission = Permission(stages.read_config, stages.why_stops, too_much)
-    waves = waves_of(heads, permission.refusal_of, options.wave_segments)
+    waves = waves_of(heads, permission.refusal_of, _wave_segments(engine, options))
     for number, wave in enumerate(waves):
         if wave.refusal is not None:
             document.add(_left(engine, plan, wave, REFUSED, wave.refusal))
@@ -187,7 +187,7 @@ def _execute_wave(
     document: Document,
 ) -> None:
     tasks = _tasks(engine, wave, options)
-    pace = None if options.segments_per_s is None else options.segments_per_s / tasks
+    pace = share_of(options.segments_per_s, engine, tasks)
     run.say("marking")
     marked = engine.by_partition(
         f"marked-{number}", stages.mark(pace), plan, Selection(wave=wave), MARKED_SCHEMA, tasks
@@ -224,12 +224,26 @@ def _segments_name(options: SweepOptions, run: SweepRun) -> str | None:
     return None if options.local_work_dir is None else run.segments.name
 
 
+def _wave_segments(engine: Engine, options: SweepOptions) -> int:
+    """Return how large a wave may be: at a rate, what tasks that all run at once can hold."""
+    if options.segments_per_s is None:
+        return options.wave_segments
+    return min(options.wave_segments, engine.parallelism * SEGMENTS_PER_TASK)
+
+
 def _tasks(engine: Engine, wave: Wave, options: SweepOptions) -> int:
     """Return how many tasks share a wave; a rate is shared by tasks that all run at once."""
-    enough = -(-wave.segments // SEGMENTS_PER_TASK)
     if options.segments_per_s is not None:
         return engine.parallelism
-    return max(enough, 2 * engine.parallelism)
+    return max(-(-wave.segments // SEGMENTS_PER_TASK), 2 * engine.parallelism)
+
+
+def share_of(rate: float | None, engine: Engine, tasks: int) -> float | None:
+    """Return a task's share of a rate of all tasks together; None if there is no rate.
+
+    A second copy of a task, which Spark starts if speculation is on, has a share of its own.
+    """
+    return None if rate is None else rate / (tasks * engine.attempts_at_once)
 
 
 def _outcome(row: dict[str, str]) -> Outcome:

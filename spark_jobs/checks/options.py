@@ -17,7 +17,7 @@ class Inventory:
     """A list of a bucket's objects, made by the store.
 
     Attributes:
-        path: of the file, or a directory of files, CSV or Parquet, as every executor sees it.
+        path: of S3's manifest.json, or of files as CSV, Parquet or ORC, as every executor sees it.
         bucket: the name of the location's bucket, which the file must name.
     """
 
@@ -46,6 +46,10 @@ class ReconcileConfig:
         has_one = self.inventory is None or len(self.locations) == 1
         require(has_one, "--inventory", "is of one --location, give one")
 
+    @property
+    def may_speculate(self) -> bool:
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class ScrubConfig:
@@ -68,6 +72,30 @@ class ScrubConfig:
         _require_locations(self.locations)
         require(1 <= self.part <= self.parts <= MAX_PARTS, "--part", "must be I/N, I of 1 to N")
 
+    @property
+    def may_speculate(self) -> bool:
+        return self.bytes_per_s is None
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildConfig:
+    """Options of the job `rebuild`.
+
+    Attributes:
+        apply, locations: as in RebuildPlan.
+    """
+
+    options: SweepOptions
+    apply: bool = False
+    locations: tuple[int, ...] = (CURRENT_LOCATION,)
+
+    def __post_init__(self) -> None:
+        _require_locations(self.locations)
+
+    @property
+    def may_speculate(self) -> bool:
+        return not self.apply
+
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
@@ -89,7 +117,11 @@ def parse_reconcile(argv: Sequence[str]) -> ReconcileConfig:
     add = parser.add_argument
     add("--delete", action="store_true", help="delete orphans that an earlier run saw")
     add("--grace-ms", type=int, default=DEFAULT_GRACE_MS, help="ignore younger objects")
-    add("--inventory", metavar="FILE", help="CSV or Parquet; instead of a listing")
+    add(
+        "--inventory",
+        metavar="FILE",
+        help="S3's manifest.json, or CSV, Parquet or ORC; instead of a listing",
+    )
     add("--bucket", default="", help="the bucket that the inventory must be of")
     arguments = parser.parse_args(argv)
     inventory = None
@@ -127,6 +159,29 @@ def parse_scrub(argv: Sequence[str]) -> ScrubConfig:
         arguments.bytes_per_s or None,
         part,
         parts,
+        tuple(arguments.locations or [CURRENT_LOCATION]),
+    )
+
+
+def parse_rebuild(argv: Sequence[str]) -> RebuildConfig:
+    """Parse the command line of `rebuild`.
+
+    Raises:
+        InvalidRequestError: a value is out of bounds; names the option.
+    """
+    parser = argparse.ArgumentParser(
+        prog="rebuild", description="Rebuild the metadata from the manifests in the bucket."
+    )
+    _add_options(parser)
+    parser.add_argument(
+        "--apply",
+        action="store_true",
+        help="freeze all deletions and import what the metadata lacks",
+    )
+    arguments = parser.parse_args(argv)
+    return RebuildConfig(
+        job_options_of(arguments, EngineName.SPARK),
+        arguments.apply,
         tuple(arguments.locations or [CURRENT_LOCATION]),
     )
 

@@ -16,7 +16,7 @@ from spark_jobs.checks.options import CheckReport, ScrubConfig
 from spark_jobs.checks.scrubbing import SCRUBBED_SCHEMA, scrub_segments, scrubbed_of
 from spark_jobs.spark_engine import SparkEngine, spark_errors
 from spark_jobs.stages import Engine
-from spark_jobs.sweep import SweepRun
+from spark_jobs.sweep import SweepRun, share_of
 from spark_jobs.sweep_error import EXIT_FAILED, EXIT_PARTIAL, SweepError
 
 JOB = "scrub"
@@ -29,7 +29,7 @@ def run(engine: Engine, this: SweepRun, config: ScrubConfig) -> CheckReport:
     plan = ScrubPlan(this.plan_id, config.part, config.parts, None, config.locations)
     tasks = engine.parallelism
     # All tasks run at once, so that their shares are the rate.
-    share = None if config.bytes_per_s is None else config.bytes_per_s / tasks
+    share = share_of(config.bytes_per_s, engine, tasks)
     services = config.options.services
     with services.connected_rlmm() as rlmm:
         topic_ids = MetadataView(rlmm).topics(config.options.topics)

@@ -1,0 +1,163 @@
+"""Rates over all tasks, how many tasks there are, and a service that has too much to do."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+import grpc
+import pytest
+from pyspark.sql import SparkSession
+
+from services.api.errors import ThrottledError
+from services.api.ids import TopicIdPartition
+from services.api.partitions import EventQuery
+from services.api.remote_log_metadata_manager import all_events
+from services.local.postgres import EmbeddedPostgres
+from services.local.stack import own_environment
+from services.rlmm.db import create_database_engine
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rlmm.servicer import RemoteLogMetadataManagerServicer
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
+from spark_jobs import retention_sweep
+from spark_jobs.local_engine import LocalEngine
+from spark_jobs.options import SweepOptions
+from spark_jobs.plan import PLAN_SCHEMA
+from spark_jobs.spark_engine import SparkEngine
+from spark_jobs.stages import EVERYTHING, Stored
+from spark_jobs.sweep import SweepRun
+from tests.harness.grpc_server import served
+from tests.harness.patience import PATIENT
+from tests.harness.tier import HOUR_MS, SmallTier, Tier, a_topic, now_ms
+from tests.spark.commands import TIMEOUT_S
+from tests.spark.jobs import Jobs
+from tests.spark.records_reads import ServedTier
+from tests.unit.spark_jobs.test_local_engine import plan_rows, sizes, unchanged
+from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
+BY_TIME = {"retention.ms": str(HOUR_MS)}
+RATE = 4.0
+
+
+def due_partitions(tier: SmallTier, segments: int, partitions: int) -> list[TopicIdPartition]:
+    made = a_topic(partitions=partitions)
+    for tp in made:
+        tier.fill(tp, segments)
+        tier.report(tp, segments)
+    tier.settings(made[0].topic_id, BY_TIME)
+    return made
+
+
+@pytest.mark.parametrize("jobs", ["local", "spark"], indirect=True)
+def test_all_tasks_together_keep_to_the_rate(jobs: Jobs, tier: Tier) -> None:
+    """Counted by the database's clock: a slow machine is only further below the rate."""
+    partitions = due_partitions(tier, 2, 12)
+    began_ms: dict[str, int] = {}
+    at = {
+        phase: partial(lambda phase: began_ms.setdefault(phase, now_ms()), phase)
+        for phase in ("marking", "deleting")
+    }
+    done = jobs.retention([partitions[0].topic], at, apply=True, segments_per_s=RATE)
+    assert done.totals["deleted_segments"] == 24
+    events = [
+        event
+        for tp in partitions
+        for event in all_events(tier.rlmm, EventQuery(tp, plan_id=done.plan_id))
+    ]
+    for phase, state in (
+        ("marking", "DELETE_SEGMENT_STARTED"),
+        ("deleting", "DELETE_SEGMENT_FINISHED"),
+    ):
+        times = sorted(e.at_ms for e in events if e.to_state == state)
+        assert len(times) == 24
+        # Each task may begin with a portion of its own: the two segments of a partition.
+        parallelism = 2 if done.document["engine"] == "spark" else LocalEngine(Path()).parallelism
+        at_once = 2 * parallelism
+        for number, time_ms in enumerate(times, start=1):
+            allowed = at_once + RATE * (time_ms - began_ms[phase]) / 1_000
+            assert number <= allowed, (phase, number, time_ms - began_ms[phase])
+
+
+def test_adaptive_queries_leave_a_stage_the_tasks_that_it_was_given(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
+    engine, tracker = SparkEngine(spark, f"file:{tmp_path}"), spark.sparkContext.statusTracker()
+
+    def tasks_of(stage: Callable[..., Stored], name: str, tasks: int) -> int:
+        """Run a stage; return how many tasks the last stage of its last job had."""
+        group = uuid4().hex
+        spark.sparkContext.setJobGroup(group, group)
+        stage(name, unchanged, plan, EVERYTHING, PLAN_SCHEMA, tasks)
+        job = tracker.getJobInfo(max(tracker.getJobIdsForGroup(group)))
+        assert job is not None
+        last = tracker.getStageInfo(max(job.stageIds))
+        assert last is not None
+        return last.numTasks
+
+    plan = engine.scatter("plan", plan_rows, sizes(*range(9)), PLAN_SCHEMA, 4)
+    for tasks in (1, 5, 11):
+        assert tasks_of(engine.by_partition, f"by-partition-{tasks}", tasks) == tasks
+        assert tasks_of(engine.evenly, f"evenly-{tasks}", tasks) == tasks
+
+
+@pytest.mark.long
+def test_a_job_counts_the_cores_of_executors_that_come_late(tmp_path: Path) -> None:
+    """In a process of its own: only one Spark may run in one."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.late_executors", str(tmp_path)],
+        env=own_environment({}),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.stdout == "3\n", done.stderr
+
+
+class BusyRlmm:
+    """The real RLMM, except that it has too much to do for the first marks and deletions."""
+
+    def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
+        self._rlmm = rlmm
+        self.refused = 0
+
+    def update_remote_log_segment_metadata_batch(self, *arguments: Any) -> Any:
+        if self.refused < 3:
+            self.refused += 1
+            raise ThrottledError("the queue is full")
+        return self._rlmm.update_remote_log_segment_metadata_batch(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rlmm, name)
+
+
+def test_a_sweep_waits_for_a_service_that_has_too_much_to_do(
+    in_process: ServedTier, postgres: EmbeddedPostgres, migrated_database: str, tmp_path: Path
+) -> None:
+    """Longer than for one that is away, for which it does not wait at all here."""
+    name = f"busy_{uuid4().hex}"
+    engine = create_database_engine(postgres.create_database(name, migrated_database), PATIENT)
+    busy = BusyRlmm(SqlRemoteLogMetadataManager(engine))
+
+    def add_to(server: grpc.Server) -> None:
+        servicer = RemoteLogMetadataManagerServicer(cast("SqlRemoteLogMetadataManager", busy))
+        pb_grpc.add_RemoteLogMetadataManagerServicer_to_server(servicer, server)
+
+    with served(add_to, "tieredstorage.v1.RemoteLogMetadataManager") as (channel, address):
+        rlmm = RemoteLogMetadataManagerClient(channel, address)
+        tier = ServedTier(in_process.rsm, rlmm, in_process.rsm_address, address)
+        [tp] = due_partitions(tier, 2, 1)
+        options = SweepOptions(in_process.rsm_address, address, (tp.topic,), apply=True)
+        config = retention_sweep.Config(replace(options, retry_for_s=0.0))
+        this = SweepRun(retention_sweep.JOB, uuid4().hex, tmp_path, lambda _: None)
+        report = retention_sweep.run(LocalEngine(tmp_path), this, config)
+        assert (report.outcome, busy.refused) == ("DONE", 3)
+        assert tier.rows(tp) == []
+    engine.dispose()
+    postgres.drop_database(name)
