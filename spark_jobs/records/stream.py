@@ -1,6 +1,8 @@
 """Read tiered records as a micro-batch stream, bounded by what has finished without a gap."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -13,6 +15,7 @@ from pyspark.sql.streaming.datasource import (
 
 from services.api.errors import InvalidRangeError
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
+from services.api.lineage import Lineage
 from spark_jobs.connections import Services
 from spark_jobs.records.options import RecordsOptions
 from spark_jobs.records.plan import Piece
@@ -30,15 +33,21 @@ from spark_jobs.records.tier import (
 Offsets = dict[TopicIdPartition, int]
 """The next offset of each partition."""
 
-JsonOffsets = dict[str, dict[str, int]]
-"""As Spark stores them: by topic and topic id, then by partition."""
+JsonOffsets = dict[str, Any]
+"""As Spark stores them: by topic and topic id, then by partition; under EPOCHS in the same way the
+leader epoch of the last offset before each."""
+
+EPOCHS = "leader epochs"
+"""No name of a topic: it has no topic id."""
 
 
 class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Read each micro-batch from the segments that have its offsets.
 
-    The same two offsets always give the same rows: a batch ends where the finished segments reach
-    without a gap, and with read_committed before the first transaction that the tier cannot decide.
+    The same two offsets give the same rows: a batch ends where the finished segments reach without
+    a gap, and with read_committed before the first transaction that the tier cannot decide. Two
+    segments have the same records of the same leader epoch. After an unclean election, by which
+    the log has other records, a batch fails.
     """
 
     def __init__(self, services: Services, options: RecordsOptions) -> None:
@@ -49,21 +58,27 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> JsonOffsets:
         """Return the first offsets of the partitions of which the tier has something now."""
         with connected(self._services) as tier:
-            return to_json({tp: first for tp, (first, _) in self._ranges(tier, {}).items()})
+            return to_json({tp: each.first for tp, each in self._ranges(tier, {}).items()})
 
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:
         """Return the end of what can be read, at most as far as the limit allows."""
         begin = from_json(start)
         with connected(self._services) as tier:
             ranges = self._ranges(tier, begin)
+        spans = {tp: (each.first, each.end) for tp, each in ranges.items()}
         if self._last is not None:
             last = self._last
-            ranges = {
+            spans = {
                 tp: (first, max(min(end, last.get(tp, first)), first))
-                for tp, (first, end) in ranges.items()
+                for tp, (first, end) in spans.items()
             }
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return to_json({**begin, **limited(ranges, most)})
+        ends = limited(spans, most)
+        epochs = {tp: ranges[tp].lineage.epoch_for_offset(end - 1) for tp, end in ends.items()}
+        known = {tp: epoch for tp, epoch in epochs.items() if epoch is not None}
+        # What is read stays as it was read, until the check of the next batch.
+        kept = {tp: e for tp, e in epochs_of(start).items() if ends.get(tp) in (None, begin[tp])}
+        return to_json({**begin, **ends}, {**known, **kept})
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.max_offsets_per_trigger
@@ -72,42 +87,45 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Keep the present end as that of the query."""
         with connected(self._services) as tier:
-            self._last = {tp: end for tp, (_, end) in self._ranges(tier, {}).items()}
+            self._last = {tp: each.end for tp, each in self._ranges(tier, {}).items()}
 
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> Sequence[InputPartition]:
-        begin = from_json(start)
+        begin, before, after = from_json(start), epochs_of(start), epochs_of(end)
         with connected(self._services) as tier:
             return [
                 InputPartition(task)
                 for tp, last in from_json(end).items()
-                for task in self._tasks(tier, tp, begin.get(tp), last)
+                for task in self._tasks(
+                    tier, _Batch(tp, begin.get(tp), last, before.get(tp), after.get(tp))
+                )
             ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with self._services.connected_rsm() as rsm:
             yield from read_pieces(rsm, self._services, self._options, partition.value)
 
-    def _tasks(
-        self, tier: TierReader, tp: TopicIdPartition, first: int | None, end: int
-    ) -> list[list[Piece]]:
+    def _tasks(self, tier: TierReader, batch: "_Batch") -> list[list[Piece]]:
         """Plan one partition's part of a batch; it must be there as it was when it was planned.
 
         Raises:
-            InvalidRangeError: some of its offsets are gone, and failOnDataLoss is true.
+            InvalidRangeError: some of its offsets are gone, or have other records since an unclean
+                election, and failOnDataLoss is true.
         """
+        first, end = batch.first, batch.end
         if first is not None and first >= end:
             return []
-        found = self._reach(tier, tp, first)
+        found = self._reach(tier, batch.topic_id_partition, first)
         if self._options.fail_on_data_loss:
             begins = found.reach.first if first is None else first
             hint = "The option failOnDataLoss=false goes on without them"
             require_range(found, begins, end, hint)
+            _require_same_records(batch, found.lineage)
         return plan_tasks(tier, self._options, found, found.reach.first, end)
 
     def _ranges(
         self, tier: TierReader, begin: Mapping[TopicIdPartition, int]
-    ) -> dict[TopicIdPartition, tuple[int, int]]:
-        """Return the offsets, the end exclusive, that can be read of each partition.
+    ) -> dict[TopicIdPartition, "_Range"]:
+        """Return what can be read of each partition.
 
         A partition that is new begins at the tier's first offset; without any it is left out.
         """
@@ -119,7 +137,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found = self._reach(tier, tp, begin.get(tp))
             first = begin.get(tp, found.reach.first)
             if tp in begin or found.reach.extents:
-                ranges[tp] = (first, max(found.end, first))
+                ranges[tp] = _Range(first, max(found.end, first), found.lineage)
         return ranges
 
     def _reach(self, tier: TierReader, tp: TopicIdPartition, begin: int | None) -> PartitionReach:
@@ -128,6 +146,50 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begin is None:
             return read_reach(tier, tp, options.from_offset, options.is_committed)
         return read_reach(tier, tp, begin, options.is_committed, is_exact=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """What can be read of a partition: offsets from `first` to `end`, exclusive."""
+
+    first: int
+    end: int
+    lineage: Lineage
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A partition's part of a micro-batch.
+
+    Attributes:
+        first: None: the partition is new.
+        end: exclusive.
+        epoch_before, last_epoch: of the last offset before the batch, and of the last one in it,
+            when they were first read; None if they are not known.
+    """
+
+    topic_id_partition: TopicIdPartition
+    first: int | None
+    end: int
+    epoch_before: int | None
+    last_epoch: int | None
+
+
+def _require_same_records(batch: _Batch, lineage: Lineage) -> None:
+    """Raise InvalidRangeError if offsets that were read have another leader epoch now.
+
+    What comes before an offset is the same if the epoch of the offset is.
+    """
+    tp = batch.topic_id_partition
+    for end, epoch in ((batch.first, batch.epoch_before), (batch.end, batch.last_epoch)):
+        now = None if end is None else lineage.epoch_for_offset(end - 1)
+        if end is not None and None not in (epoch, now) and epoch != now:
+            raise InvalidRangeError(
+                f"{tp.topic}-{tp.partition}: the stream has read offset {end - 1} of the leader "
+                f"epoch {epoch}, and the log has it of the leader epoch {now} since an unclean "
+                "election: records that were read were overruled. The option failOnDataLoss=false "
+                "goes on with the log as it is now"
+            )
 
 
 def _require_same_topics(
@@ -155,16 +217,31 @@ def limited(ranges: Mapping[TopicIdPartition, tuple[int, int]], most: int | None
     }
 
 
-def to_json(offsets: Mapping[TopicIdPartition, int]) -> JsonOffsets:
+def to_json(
+    offsets: Mapping[TopicIdPartition, int], epochs: Mapping[TopicIdPartition, int] | None = None
+) -> JsonOffsets:
+    """Return offsets, and leader epochs if there are any, as Spark stores them."""
+    made = _by_topic(offsets)
+    return {**made, EPOCHS: _by_topic(epochs)} if epochs else made
+
+
+def _by_topic(numbers: Mapping[TopicIdPartition, int]) -> JsonOffsets:
     made: JsonOffsets = {}
-    for tp, offset in sorted(offsets.items()):
-        made.setdefault(f"{tp.topic}:{uuid_to_text(tp.topic_id)}", {})[str(tp.partition)] = offset
+    for tp, number in sorted(numbers.items()):
+        made.setdefault(f"{tp.topic}:{uuid_to_text(tp.topic_id)}", {})[str(tp.partition)] = number
     return made
 
 
-def from_json(stored: Mapping[str, Mapping[str, int]]) -> Offsets:
+def epochs_of(stored: JsonOffsets) -> dict[TopicIdPartition, int]:
+    """Return the leader epochs; none of a checkpoint that an earlier release has written."""
+    return from_json(stored.get(EPOCHS, {}))
+
+
+def from_json(stored: JsonOffsets) -> Offsets:
     offsets: Offsets = {}
     for name, partitions in stored.items():
+        if name == EPOCHS:
+            continue
         topic, _, topic_id = name.rpartition(":")
         for number, offset in partitions.items():
             tp = TopicIdPartition(uuid_from_text(topic_id, "topic id"), topic, int(number))

@@ -86,12 +86,14 @@ class PartitionReach:
         end: exclusive; with read_committed before the first transaction that the tier cannot
             decide, because its end is not in the tier yet.
         state: RLMM's.
+        lineage: the leader epochs by which the segments were chosen; empty without a segment.
     """
 
     topic_id_partition: TopicIdPartition
     reach: Reach
     end: int
     state: PartitionState
+    lineage: Lineage
 
 
 def wanted_partitions(tier: TierReader, options: RecordsOptions) -> list[TopicIdPartition]:
@@ -166,11 +168,11 @@ def read_reach(
     start = max(from_offset or 0, state.log_start_offset)
     segments = list(_finished(tier, tp, start))
     if not segments:
-        return PartitionReach(tp, Reach((), start, start), start, state)
+        return PartitionReach(tp, Reach((), start, start), start, state, Lineage())
     lineage = _lineage(tier, segments, state)
     reach = reach_of(segments, lineage, state.gaps, start, is_exact=is_exact)
     end = _stable_end(tier, reach) if is_committed and reach.extents else reach.end
-    return PartitionReach(tp, reach, max(min(end, reach.end), reach.first), state)
+    return PartitionReach(tp, reach, max(min(end, reach.end), reach.first), state, lineage)
 
 
 def require_range(found: PartitionReach, first: int, end: int, hint: str) -> None:

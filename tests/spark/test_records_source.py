@@ -44,6 +44,7 @@ from services.rpc.client.direct import DirectReader
 from services.rsm.settings import RsmSettings
 from spark_jobs.records.schema import RECORDS_ARROW, RECORDS_SCHEMA
 from spark_jobs.records.source import SedimentRecords
+from spark_jobs.records.stream import EPOCHS
 from tests.harness.bombs import bomb
 from tests.harness.served_rsm import serving
 from tests.harness.tier import BROKER, a_topic
@@ -288,16 +289,16 @@ def test_a_stream_reads_what_has_finished_and_a_batch_again_gives_the_same_rows(
     name = f"{tp.topic}:{uuid_to_text(tp.topic_id)}"
     assert start == {name: {"0": 0}}
     middle = reader.latestOffset(start, ReadMaxRows(2))
-    assert middle == {name: {"0": 2}}
+    assert middle == {name: {"0": 2}, EPOCHS: {name: {"0": 0}}}
     assert stream_offsets(reader, start, middle) == [0, 1]
     end = reader.latestOffset(middle, ReadAllAvailable())
-    assert end == {name: {"0": 3}}
+    assert end == {name: {"0": 3}, EPOCHS: {name: {"0": 0}}}
     copied(tier, tp, 4, [plain(4, [b"e"])])  # a hole: offset 3
     assert reader.latestOffset(end, ReadAllAvailable()) == end
     assert reader.partitions(end, end) == []
     copied(tier, tp, 2, [plain(2, [b"c"]), plain(3, [b"d"])])
     last = reader.latestOffset(end, ReadAllAvailable())
-    assert last == {name: {"0": 5}}
+    assert last == {name: {"0": 5}, EPOCHS: {name: {"0": 0}}}
     assert stream_offsets(reader, end, last) == [3, 4]
     assert stream_offsets(stream(tier, tp), start, middle) == [0, 1]
     reader.prepareForTriggerAvailableNow()
@@ -316,6 +317,50 @@ def test_a_stream_whose_offsets_are_gone_fails_unless_it_may_lose_them(tier: Ser
     with pytest.raises(InvalidRangeError, match="failOnDataLoss=false"):
         reader.partitions(start, end)
     assert stream_offsets(stream(tier, tp, failOnDataLoss="false"), start, end) == [2, 3]
+
+
+def test_a_batch_again_has_the_same_rows_beside_a_segment_that_overlaps(tier: ServedTier) -> None:
+    [tp] = a_topic()
+    copied(tier, tp, 0, [plain(0, [b"a", b"b"]), plain(2, [b"c"])])
+    start = stream(tier, tp).initialOffset()
+    end = stream(tier, tp).latestOffset(start, ReadMaxRows(2))
+    before = stream_rows(stream(tier, tp), start, end)
+    # The same leader's log again, rolled elsewhere.
+    copied(tier, tp, 1, [plain(1, [b"b"]), plain(2, [b"c"]), plain(3, [b"d"])])
+    assert stream_rows(stream(tier, tp), start, end) == before
+    last = stream(tier, tp).latestOffset(end, ReadAllAvailable())
+    assert stream_offsets(stream(tier, tp), end, last) == [2, 3]
+
+
+@pytest.mark.parametrize("since", [1, 2], ids=["in the batch", "behind the batch"])
+def test_a_batch_whose_records_were_overruled_fails_by_name(tier: ServedTier, since: int) -> None:
+    [tp] = a_topic()
+    copied(tier, tp, 0, [plain(0, [b"a"]), plain(1, [b"b"])])
+    start = stream(tier, tp).initialOffset()
+    end = stream(tier, tp).latestOffset(start, ReadAllAvailable())
+    before = stream_rows(stream(tier, tp), start, end)
+    # A leader that had not all of it was elected, and wrote on.
+    epochs = ((0, 0), (1, since))
+    batches = [plain(at, [b"new"], leader_epoch=1) for at in range(since, 4)]
+    copied(tier, tp, since, batches, epochs=epochs)
+    if since == 2:
+        assert stream_rows(stream(tier, tp), start, end) == before
+        last = stream(tier, tp).latestOffset(end, ReadAllAvailable())
+        assert stream_offsets(stream(tier, tp), end, last) == [2, 3]
+        return
+    last = stream(tier, tp).latestOffset(end, ReadAllAvailable())
+    for first, until in ((start, end), (end, last)):
+        with pytest.raises(InvalidRangeError, match=r"offset 1 of the leader epoch 0, .* epoch 1"):
+            stream(tier, tp).partitions(first, until)
+    may_lose = stream(tier, tp, failOnDataLoss="false")
+    assert stream_offsets(may_lose, end, last) == [2, 3]
+    # A checkpoint of an earlier release has no epochs.
+    del end[EPOCHS]
+    assert stream_offsets(stream(tier, tp), end, last) == [2, 3]
+
+
+def stream_rows(reader: Any, start: Any, end: Any) -> list[dict[str, Any]]:
+    return [row for each in reader.partitions(start, end) for row in rows_of(reader, each)]
 
 
 def stream(tier: ServedTier, tp: TopicIdPartition, **options: object) -> Any:
