@@ -1,6 +1,8 @@
 """Test the consumer of services.client, and the example in docs/clients/README.md."""
 
 import runpy
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -147,3 +149,29 @@ def test_the_example_reads_and_is_on_the_page(
     assert [line.split(" ")[0] for line in lines] == ["0", "1", "2", "3"]
     _, program = (CLIENTS / "read.py").read_text().split("\n\n", 1)
     assert f"```python\n{program}```" in (CLIENTS / "README.md").read_text()
+
+
+@pytest.mark.long
+def test_the_example_of_node_reads_each_batch_of_the_tier_and_the_disk(
+    address: str, tmp_path: Path
+) -> None:
+    """Install the example's packages by its lock in a copy of the tree's shape, and run it."""
+    root = Path(__file__).parents[2]
+    for folder in ("protos", "third_party"):
+        (tmp_path / folder).symlink_to(root / folder)
+    example = tmp_path / "docs" / "clients" / "node"
+    names = ("read.mjs", "package.json", "package-lock.json")
+    example.mkdir(parents=True)
+    for name in names:
+        shutil.copy(CLIENTS / "node" / name, example)
+    subprocess.run(["npm", "ci", "--no-audit", "--no-fund"], cwd=example, check=True, timeout=300)
+    done = subprocess.run(
+        ["node", "read.mjs", address, NAME.topic, str(NAME.partition)],
+        cwd=example,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["0 0 1", "1 1 1", "2 3 2"]
