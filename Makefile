@@ -284,10 +284,11 @@ types: $(VENV)/.dev $(VENV)/.spark ## mypy --strict over everything
 	$(BIN)/mypy .
 
 .PHONY: docs
-docs: $(VENV)/.dev ## Write docs/config.md, json.md, metrics.md and roles.md, the chart's schema and its README from their sources
+docs: $(VENV)/.dev ## Write docs/config.md, contracts.md, json.md, metrics.md and roles.md, the chart's schema and its README from their sources
 	$(BIN)/python -m tests.reference config > docs/config.md.new && mv docs/config.md.new docs/config.md
 	$(BIN)/python -m tests.reference metrics > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
 	$(BIN)/python -m tests.reference roles > docs/roles.md.new && mv docs/roles.md.new docs/roles.md
+	$(BIN)/python -m tests.contracts_page > docs/contracts.md.new && mv docs/contracts.md.new docs/contracts.md
 	$(BIN)/python -m tests.printed.page
 	$(BIN)/python -m tests.helm.reference
 
