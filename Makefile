@@ -31,6 +31,7 @@ PROBE_WITHOUT_CRC := tests/contract/test_rsm_locations_probe.py::test_a_header_t
 MODEL_ARGS ?=
 FUZZ_ARGS ?=
 ALERT_ARGS ?=
+SOAK_ARGS ?=
 UPGRADE ?= --upgrade
 
 .PHONY: help
@@ -259,6 +260,10 @@ console-pictures: ## Take the pictures of docs/console.md, as `make test-console
 .PHONY: test-alerts
 test-alerts: $(VENV)/.dev ## Fire each alert by a fault and see it clear, with real Prometheus (ALERT_ARGS="--silent-minutes 20": no fault)
 	$(BIN)/python -m tests.alerts $(ALERT_ARGS)
+
+.PHONY: soak
+soak: $(VENV)/.dev ## Roll, copy, read and expire for an hour; no process may hold more and more (SOAK_ARGS="--minutes N")
+	$(BIN)/python -m tests.soak $(SOAK_ARGS)
 
 .PHONY: helm-check
 helm-check: $(VENV)/.dev $(VENV)/.spark ## Check the chart and the images, and run what the chart renders (Java 17)

@@ -166,7 +166,7 @@ def _wait(
 def _expect_silence(deployment: Deployment, prometheus: Prometheus, lasts_s: float) -> None:
     """Roll, copy and read without a fault."""
     loop = ReadLoop(deployment.rlm.address, deployment.name("cold"), 0, 0.1)
-    broker = RollingBroker([deployment.folder("steady")], SEGMENT_BYTES, 1.0)
+    broker = RollingBroker([deployment.folder("steady")], SEGMENT_BYTES, 0.5)
     until_s = time.monotonic() + lasts_s
     with loop, broker:
         while time.monotonic() < until_s:
