@@ -242,6 +242,7 @@ class BrokerRemoteLogManager:
             self._roles.partition, rlmm, broker_id, self._reporter
         )
         self.remote_readers = remote.queue
+        self.reader_pool = remote.pool
         self._static = StaticSource(self._roles) if source is PartitionSource.STATIC else None
         if self._static is not None:
             self._static.update(self._directories.partitions)

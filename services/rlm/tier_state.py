@@ -323,7 +323,10 @@ class TierState:
             return last
         # A silent RLMM keeps one reader only. The others must not call it one after another.
         late_s = _RETRY_AFTER_S - (time.monotonic() - self._began_s)
-        wait_s = wait_s if last is None else max(late_s, _RETRY_AFTER_S / 20)
+        if last is not None:
+            late_s = max(late_s, _RETRY_AFTER_S / 20)
+            # The reader has to get what is known before its time is over.
+            wait_s = late_s if wait_s < 0 else min(late_s, wait_s / 2)
         if not self._lock.acquire(timeout=wait_s if wait_s >= 0 else -1):
             if last is None:
                 raise RetriableRemoteStorageError(

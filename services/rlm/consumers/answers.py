@@ -35,6 +35,7 @@ from services.api.errors import InvalidRequestError
 from services.api.ids import ZERO_UUID, TopicIdPartition
 from services.api.offset_queries import (
     MAX_OFFSET_QUERIES,
+    EpochAnswer,
     EpochQuery,
     FoundOffset,
     OffsetQueries,
@@ -378,26 +379,32 @@ class Answers:
         )
 
     def _epochs(self, request: Any, version: int) -> Any:
-        topics = []
+        asked: list[tuple[str, list[EpochQuery | int]]] = []
         for topic in _items(request.topics):
             found = self._readable("OffsetForLeaderEpoch", topic.topic)
-            answers = []
-            for each in _items(topic.partitions):
-                if isinstance(found, int):
-                    answers.append(_no_epoch(each.partition, found))
-                    continue
-                answers.append(self._end_of_epoch(found, each))
-            topics.append(_EpochTopic(topic=topic.topic, partitions=answers))
+            queries = [_epoch_query(found, each) for each in _items(topic.partitions)]
+            asked.append((topic.topic, queries))
+        # One call: the time that it may take is that of the whole request.
+        first = [each for _, of in asked for each in of if isinstance(each, EpochQuery)]
+        first = first[:MAX_OFFSET_QUERIES]
+        answers = iter(self._rlm.offsets_for_leader_epochs(tuple(first)) if first else ())
+        topics = [
+            _EpochTopic(
+                topic=name,
+                partitions=[
+                    _no_epoch(each.partition, query)
+                    if isinstance(query, int)
+                    else self._end_of_epoch(each.partition, next(answers, None))
+                    for each, query in zip(topic.partitions, of, strict=True)
+                ],
+            )
+            for topic, (name, of) in zip(request.topics, asked, strict=True)
+        ]
         return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=topics)
 
-    def _end_of_epoch(self, topic: tuple[UUID, str], asked: Any) -> Any:
-        partition = asked.partition
-        try:
-            tp = TopicIdPartition(*topic, partition)
-            query = EpochQuery(tp, asked.leader_epoch, _epoch(asked.current_leader_epoch))
-        except InvalidRequestError:
-            return _no_epoch(partition, _INVALID_REQUEST)
-        (found,) = self._rlm.offsets_for_leader_epochs((query,))
+    def _end_of_epoch(self, partition: int, found: EpochAnswer | None) -> Any:
+        if found is None:  # Beyond the most queries of one request: the client retries.
+            return _no_epoch(partition, _CODES[FetchError.REQUEST_TIMED_OUT])
         self._forget_if_unknown(found)
         if found.error is not FetchError.NONE or found.end is None:
             return _no_epoch(partition, _code(found.error, False))
@@ -503,6 +510,17 @@ def _query(topic: tuple[UUID, str] | int, asked: Any) -> OffsetQuery | int:
     try:
         tp = TopicIdPartition(*topic, asked.partition_index)
         return OffsetQuery(tp, asked.timestamp, _epoch(asked.current_leader_epoch))
+    except InvalidRequestError:
+        return _INVALID_REQUEST
+
+
+def _epoch_query(topic: tuple[UUID, str] | int, asked: Any) -> EpochQuery | int:
+    """Return the query for a partition, or its error code."""
+    if isinstance(topic, int):
+        return topic
+    try:
+        tp = TopicIdPartition(*topic, asked.partition)
+        return EpochQuery(tp, asked.leader_epoch, _epoch(asked.current_leader_epoch))
     except InvalidRequestError:
         return _INVALID_REQUEST
 

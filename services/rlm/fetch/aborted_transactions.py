@@ -1,6 +1,7 @@
 """Find the aborted transactions of a read_committed answer in the indexes of tier and log."""
 
 from collections.abc import Iterator
+from functools import partial
 
 from services.api.remote_log_manager import AbortedTransaction
 from services.api.validation import INT64_MAX
@@ -48,9 +49,13 @@ class AbortedTransactions:
         self._first_offset = end_offset
         return tuple(sorted({AbortedTransaction(e.first_offset, e.producer_id) for e in due}))
 
+    def is_complete(self, end_offset: int) -> bool:
+        """Return whether all that began below `end_offset` are found."""
+        return self._complete_below >= end_offset
+
     def search(self, end_offset: int) -> None:
         """Read the indexes until all that began below `end_offset` are found; raises as `below`."""
-        while self._complete_below < end_offset:
+        while not self.is_complete(end_offset):
             entry = next(self._entries, None)
             if entry is None:
                 self._complete_below = INT64_MAX
@@ -75,8 +80,8 @@ def _remote_entries(view: PartitionView, offset: int, end_offset: int) -> Iterat
     lineage = view.lineage()
     end_offset = min(end_offset, view.tier.end_offset)
     while offset < end_offset:
-        with view.remote_slot():
-            found = remote.aborted_transactions(name, lineage, offset, end_offset)
+        find = partial(remote.aborted_transactions, name, lineage, offset, end_offset)
+        found = view.ask(find)
         if found is None:
             return
         entries, offset = found

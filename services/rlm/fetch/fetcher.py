@@ -76,7 +76,7 @@ class Fetcher:
         """
         self._purgatory.hold(request)
         total = RequestBudget(request.max_bytes)
-        wait = TierWait(self._remote.wait_s, is_shared=len(request.partitions) > 1)
+        wait = TierWait(self._remote.wait_s, is_shared=True)
         reads = [self._read_of(wanted, request, wait) for wanted in request.partitions]
         with in_parallel(reads, self._remote.pool.threads, total) as prepared:
             for read in prepared:
@@ -90,7 +90,8 @@ class Fetcher:
         partition = self._partition_of(wanted.topic_id_partition)
         offset, isolation, role = wanted.fetch_offset, request.isolation_level, request.role
         fetch = PartitionFetch(partition, self._remote, offset, isolation, role, wait)
-        return PreparedRead(wanted, fetch, role, self._remote)
+        is_alone = len(request.partitions) == 1
+        return PreparedRead(wanted, fetch, role, self._remote, is_alone)
 
     def _parts_of(self, read: PreparedRead, total: RequestBudget) -> Iterator[FetchPart]:
         name, view = read.wanted.topic_id_partition, read.fetch.view

@@ -1,8 +1,8 @@
 """Answer ListOffsets and OffsetForLeaderEpoch, partition by partition."""
 
 import logging
-import time
 from collections.abc import Callable
+from functools import partial
 
 from services.api.calls import current_call
 from services.api.errors import RemoteResourceNotFoundError, RemoteStorageError
@@ -22,6 +22,7 @@ from services.api.validation import INT64_MAX, require_count
 from services.records.decode import UnreadableRecordsError
 from services.rlm.fetch.kafka_errors import PARTITION_FAILURES, kafka_error
 from services.rlm.fetch.partition_view import Bounds, PartitionView
+from services.rlm.fetch.read_ahead import ReadTimeoutError, TierWait
 from services.rlm.fetch.segment_reader import RemoteSegmentReader
 from services.rlm.fetch.timestamps import (
     TimedRecord,
@@ -37,10 +38,6 @@ _LOCAL_TIMES = (SpecialTime.LATEST, SpecialTime.MAX_TIMESTAMP, SpecialTime.EARLI
 """Answered without the tier, if the log is here."""
 
 
-class RequestTimedOutError(Exception):
-    """The error for a query that was not answered in time."""
-
-
 class OffsetFinder:
     """Answer queries for offsets of the partitions that `partition_of` knows. Thread-safe.
 
@@ -54,38 +51,32 @@ class OffsetFinder:
         remote: RemoteSegmentReader,
         rlmm: RemoteLogMetadataManager,
         timeout_s: float = 30.0,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._partition_of = partition_of
         self._remote = remote
         self._rlmm = rlmm
         self._timeout_s = timeout_s
-        self._clock = clock
 
     def list_offsets(self, queries: OffsetQueries) -> list[FoundOffset]:
         """Answer as OffsetService.list_offsets."""
-        asked_s = queries.timeout_ms / 1000 or self._timeout_s
-        until_s = self._clock() + min(asked_s, self._timeout_s, current_call().left_s())
+        wait = self._wait(queries.timeout_ms / 1000 or self._timeout_s)
+        return [self._answer(query, queries.isolation_level, wait) for query in queries.queries]
 
-        def still_in_time() -> None:
-            if self._clock() >= until_s:
-                raise RequestTimedOutError
+    def _wait(self, asked_s: float) -> TierWait:
+        """Return the time of one request; refused calls are repeated as long as for a fetch."""
+        timeout_s = min(asked_s, self._timeout_s, current_call().left_s())
+        return TierWait(timeout_s, is_shared=True, retry_s=self._remote.wait_s)
 
-        return [
-            self._answer(query, queries.isolation_level, still_in_time) for query in queries.queries
-        ]
-
-    def _answer(
-        self, query: OffsetQuery, isolation: IsolationLevel, still_in_time: Callable[[], None]
-    ) -> FoundOffset:
+    def _answer(self, query: OffsetQuery, isolation: IsolationLevel, wait: TierWait) -> FoundOffset:
         name = query.topic_id_partition
+        view = PartitionView(self._partition_of(name), self._remote, wait=wait)
+        search = partial(_Search(view, self._rlmm, isolation).answer, query)
         try:
-            still_in_time()
-            search = _Search(
-                PartitionView(self._partition_of(name), self._remote), self._rlmm, isolation
-            )
-            return search.answer(query, still_in_time)
-        except RequestTimedOutError:
+            if wait.left_s == 0:
+                raise ReadTimeoutError(f"{name}: the time is over")
+            needs_tier = view.needs_tier(_offset_of(query))
+            return view.in_time(search) if needs_tier else search()
+        except ReadTimeoutError:
             text = "not found in time; retry, or allow more with timeout_ms"
             return FoundOffset(name, FetchError.REQUEST_TIMED_OUT, text)
         except UnreadableRecordsError as e:
@@ -96,17 +87,30 @@ class OffsetFinder:
     def offsets_for_leader_epochs(self, queries: tuple[EpochQuery, ...]) -> list[EpochAnswer]:
         """Answer as OffsetService.offsets_for_leader_epochs."""
         require_count(queries, "queries", MAX_OFFSET_QUERIES)
-        return [self._end_of_epoch(query) for query in queries]
+        wait = self._wait(self._timeout_s)
+        return [self._end_of_epoch(query, wait) for query in queries]
 
-    def _end_of_epoch(self, query: EpochQuery) -> EpochAnswer:
+    def _end_of_epoch(self, query: EpochQuery, wait: TierWait) -> EpochAnswer:
         name = query.topic_id_partition
-        view = PartitionView(self._partition_of(name), self._remote)
-        try:
+        view = PartitionView(self._partition_of(name), self._remote, wait=wait)
+
+        def search() -> EpochAnswer:
             view.find_bounds(INT64_MAX)
             view.check_leader_epoch(query.current_leader_epoch)
             return EpochAnswer(name, end=view.end_of_epoch(query.leader_epoch))
+
+        try:
+            needs_tier = view.needs_tier(INT64_MAX, query.leader_epoch)
+            return view.in_time(search) if needs_tier else search()
+        except ReadTimeoutError as e:
+            return EpochAnswer(name, FetchError.REQUEST_TIMED_OUT, str(e))
         except PARTITION_FAILURES as e:
             return EpochAnswer(name, _named(name, e), str(e))
+
+
+def _offset_of(query: OffsetQuery) -> int:
+    """Return an offset that needs the tier if the query does."""
+    return INT64_MAX if query.timestamp_ms in _LOCAL_TIMES else -1
 
 
 def _named(name: TopicIdPartition, failure: Exception) -> FetchError:
@@ -127,9 +131,9 @@ class _Search:
         self._isolation = isolation
         self._name = view.partition.topic_id_partition
 
-    def answer(self, query: OffsetQuery, still_in_time: Callable[[], None]) -> FoundOffset:
+    def answer(self, query: OffsetQuery) -> FoundOffset:
         view, time_ms = self._view, query.timestamp_ms
-        bounds = view.find_bounds(INT64_MAX if time_ms in _LOCAL_TIMES else -1, self._isolation)
+        bounds = view.find_bounds(_offset_of(query), self._isolation)
         view.check_leader_epoch(query.current_leader_epoch)
         match time_ms:
             case SpecialTime.LATEST:
@@ -147,7 +151,7 @@ class _Search:
                 log = view.log
                 return self._record(bounds, None if log is None else record_of_greatest_time(log))
         start = bounds.log_start_offset
-        found = first_in_tier(view, self._rlmm, time_ms, start, still_in_time)
+        found = first_in_tier(view, self._rlmm, time_ms, start)
         if found is None and view.log is not None:
             found = first_in_log(view.log, time_ms, max(start, view.log.log_start_offset))
         return self._record(bounds, found)
@@ -207,8 +211,9 @@ class _Search:
             lineage = self._view.lineage()
             for entry in reversed(lineage.entries):
                 epoch = entry.leader_epoch
+                find = partial(self._rlmm.highest_offset_for_epoch, self._name, epoch)
                 try:
-                    highest = self._rlmm.highest_offset_for_epoch(self._name, epoch).value
+                    highest = self._view.ask(find).value
                 except RemoteResourceNotFoundError:
                     return -1
                 if highest is not None:

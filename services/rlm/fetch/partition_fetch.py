@@ -3,6 +3,7 @@
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 
 from services.api.errors import RemoteResourceNotFoundError, ThrottledError
 from services.api.remote_log_manager import (
@@ -24,7 +25,7 @@ from services.rlm.fetch.partition_view import (
     OffsetOutOfRangeError,
     PartitionView,
 )
-from services.rlm.fetch.read_ahead import TierWait
+from services.rlm.fetch.read_ahead import ReadTimeoutError, TierWait
 from services.rlm.fetch.segment_reader import (
     LostSegmentError,
     RemoteSegmentReader,
@@ -103,6 +104,7 @@ class PartitionFetch:
         max_age_s = remote.stale_s if role is FetchRole.CONSUMER else 0.0
         self.view = PartitionView(partition, remote, max_age_s, wait)
         self._ends_with_segment = False
+        self._first: RemoteLogSegmentMetadata | None = None
 
     def find_bounds(self) -> Bounds:
         """Read what the offset needs of log and tier, as PartitionView.find_bounds."""
@@ -132,27 +134,41 @@ class PartitionFetch:
             # This may not be the log's end, so a consumer must not wait here.
             raise self._not_there(f"the tier ends below offset {self._offset}")
 
-    def request_first(self, wanted_bytes: int) -> Chunk | None:
-        """Read all that the tier has to be asked before the first record, and request that.
+    def find_first(self) -> RemoteLogSegmentMetadata | None:
+        """Read all that the tier has to be asked before the first record.
 
-        Nothing else of this read waits for RLMM or an index then: it ends with its segment, as in
-        Kafka. Release the chunk after the read.
+        Returns:
+            The remote segment that has it; None if a local one has, or none.
 
         Raises:
             MovedToTierError, LostSegmentError, DamagedLogError, RemoteStorageError, and others of
                 `batches`: if the segment cannot be read.
         """
+        self._first = None
         end = self.view.bounds().end_for(self._isolation, self._role)
         is_here = self.view.log is not None and self.view.log.segment_for(self._offset) is not None
         if is_here or self._is_follower or self._offset >= end:
             return None
         self._remote.require_quota()
-        segment = self.view.find_remote(self._offset)
+        self._first = segment = self.view.find_remote(self._offset)
+        if segment is None:
+            return None
+        self._load_index(segment)
+        return segment
+
+    def request_first(self, wanted_bytes: int) -> Chunk | None:
+        """Do as `find_first`, and request the first bytes.
+
+        Nothing else of this read waits for RLMM or an index then: it ends with its segment, as in
+        Kafka. Release the chunk after the read. Raises as `find_first`.
+        """
+        segment = self.find_first()
         if segment is None:
             return None
         self._ends_with_segment = True
-        with self._named(segment), self.view.remote_slot():
+        with self._named(segment, is_in_pool=True), self.view.remote_slot():
             if self._isolation is IsolationLevel.READ_COMMITTED:
+                end = self.view.bounds().end_for(self._isolation, self._role)
                 try:
                     self._search_aborted().search(min(segment.end_offset + 1, end))
                 except SegmentVanishedError:
@@ -169,18 +185,34 @@ class PartitionFetch:
         Raises:
             DamagedLogError, LogFileError, SegmentVanishedError, RemoteStorageError: if an index
                 cannot be read.
+            ReadTimeoutError: if RLMM or RSM does not answer in time.
         """
         if self._isolation is not IsolationLevel.READ_COMMITTED:
             return ()
-        found = replan(
-            lambda search: search.below(end_offset),
-            self._search_aborted,
-            first=self._aborted,
-            stale=SegmentVanishedError,
-        )
+        first, found = self._aborted, None
+        if not self._may_need_tier(first, end_offset):
+            try:
+                found = (first or self._search_aborted()).below(end_offset)
+            except SegmentVanishedError:
+                first = None  # It has read a part of its indexes.
+        if found is None:
+            found = self.view.in_time(
+                lambda: replan(
+                    lambda search: search.below(end_offset),
+                    self._search_aborted,
+                    first=first,
+                    stale=SegmentVanishedError,
+                )
+            )
         # Never again what ended before the next part: a reader has forgotten that it ended.
         self._part_offset = end_offset
         return found
+
+    def _may_need_tier(self, search: AbortedTransactions | None, end_offset: int) -> bool:
+        """Return whether the tier has to be asked for aborted transactions below an offset."""
+        log = self.view.log
+        is_local = log is not None and self._part_offset >= log.segments[0].base_offset
+        return not is_local and (search is None or not search.is_complete(end_offset))
 
     def _search_aborted(self) -> AbortedTransactions:
         if self._aborted is not None:
@@ -220,7 +252,7 @@ class PartitionFetch:
                 if vanished > _ATTEMPTS or self._partition.role.local is None:
                     raise
                 self.view.read_log()
-                self.view.refresh_tier()
+                self.view.in_time(self.view.refresh_tier)
 
     def _local(
         self, segment: LocalSegment, end_offset: int, budget: PartitionBudget
@@ -241,22 +273,28 @@ class PartitionFetch:
         if budget.exhausted or self._offset >= following:
             return
         # The next segment's file is missing, or the log was compacted.
-        hole = self.view.find_remote(self._offset)
+        hole = self._find()
         if hole is None:
             self._offset = following
         elif self._is_follower:
             raise self.view.moved(self._offset)
         else:
+            self.view.in_time(lambda: self._load_index(hole))
             yield from self._segment_of_tier(hole, end_offset, budget)
 
     def _from_tier(
         self, end_offset: int, budget: PartitionBudget
     ) -> Iterator[tuple[RecordSource, Batch]]:
-        segment = self.view.find_remote(self._offset)
-        if segment is not None and self._is_follower:
-            raise self.view.moved(self._offset)
+        segment, self._first = self._first, None
         if segment is None:
-            raise self._not_there(f"no segment contains offset {self._offset}")
+            segment = self._find()
+            if segment is not None and self._is_follower:
+                raise self.view.moved(self._offset)
+            if segment is None:
+                raise self._not_there(f"no segment contains offset {self._offset}")
+            if self._offset > segment.start_offset:
+                found = segment
+                self.view.in_time(lambda: self._load_index(found))
         yield from self._segment_of_tier(segment, end_offset, budget)
 
     def _segment_of_tier(
@@ -289,22 +327,41 @@ class PartitionFetch:
 
     def _following(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
         """Find the segment to read ahead in; none if that might hold up other reads."""
-        return None if self._ends_with_segment else self.view.find_remote(segment.end_offset + 1)
+        if self._ends_with_segment:
+            return None
+        beside = self.view.beside()
+        with suppress(ReadTimeoutError):
+            return beside.in_time(lambda: beside.find_remote(segment.end_offset + 1))
+        return None
+
+    def _find(self) -> RemoteLogSegmentMetadata | None:
+        return self.view.in_time(lambda: self.view.find_remote(self._offset))
+
+    def _find_again(self) -> RemoteLogSegmentMetadata | None:
+        return self.view.find_remote(self._offset, is_changed=True)
+
+    def _load_index(self, segment: RemoteLogSegmentMetadata) -> None:
+        """Let the index cache have what the read needs of a segment."""
+        with self._named(segment, is_in_pool=True):
+            self.view.ask(lambda: self._remote.load_index(segment, self._offset))
 
     @contextmanager
-    def _named(self, segment: RemoteLogSegmentMetadata) -> Iterator[None]:
+    def _named(self, segment: RemoteLogSegmentMetadata, is_in_pool: bool = False) -> Iterator[None]:
         """Name the segment in the errors of its read."""
         try:
             yield
         except RemoteResourceNotFoundError as e:
-            raise self._lost_or_deleted(segment, e) from e
+            find = self._find_again if is_in_pool else partial(self.view.in_time, self._find_again)
+            raise self._lost_or_deleted(segment, find(), e) from e
         except BatchError as e:
             raise damaged(segment, f"{e} of the copied log") from e
 
     def _lost_or_deleted(
-        self, segment: RemoteLogSegmentMetadata, error: RemoteResourceNotFoundError
+        self,
+        segment: RemoteLogSegmentMetadata,
+        now: RemoteLogSegmentMetadata | None,
+        error: RemoteResourceNotFoundError,
     ) -> OffsetOutOfRangeError | NotServedHereError | LostSegmentError:
-        now = self.view.find_remote(self._offset, is_changed=True)
         if now is None or now.remote_log_segment_id != segment.remote_log_segment_id:
             return self._not_there(f"offset {self._offset} was deleted during the read")
         return LostSegmentError(

@@ -1,22 +1,30 @@
 """See one partition as a request sees it: its log, its tier, and the offsets that can be read."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as NotDoneError
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import TIMEOUT_MAX
+from threading import TIMEOUT_MAX, Lock
+from typing import TypeVar
 
 from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
 from services.api.lineage import EpochEnd, Lineage
 from services.api.remote_log_manager import FetchRole, IsolationLevel
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.fair_queue import Slot
-from services.rlm.fetch.read_ahead import TierWait
+from services.rlm.fetch.read_ahead import ReadTimeoutError, TierWait
 from services.rlm.fetch.segment_lookups import ListedSegments
 from services.rlm.fetch.segment_reader import RemoteSegmentReader
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 from services.rlm.partition import Partition
 from services.rlm.tier_state import Tier
+
+T = TypeVar("T")
+
+_ROUNDING_S = 0.005
+"""A wait for a slot or for another read may end so much before the time is over."""
 
 
 class OffsetOutOfRangeError(Exception):
@@ -81,7 +89,9 @@ class Bounds:
 
 
 class PartitionView:
-    """The log and the tier of one partition, as one request sees them. Not thread-safe.
+    """The log and the tier of one partition, as one request sees them.
+
+    Not thread-safe: only one thread at a time uses it, that of the request or one of the pool.
 
     Attributes:
         log: None if this broker has no log of the partition, or no role for it.
@@ -107,7 +117,10 @@ class PartitionView:
         self.log: LocalLog | None = None
         self.tier = Tier()
         self._tier_stable_end: int | None = None
+        self._lock = Lock()
         self._slot: Slot | None = None
+        self._needs_slot = True
+        self._is_late = False
         self._max_age_s = max_age_s
         self.wait = wait or TierWait(remote.wait_s)
         self.tier_age_s: float | None = None
@@ -121,14 +134,22 @@ class PartitionView:
         Raises:
             RetriableRemoteStorageError: if no slot became free in time.
         """
-        if self._slot is not None:
+        if self._slot is not None or not self._needs_slot:
             yield
             return
-        self._slot = self.remote.acquire_slot(self.wait)
+        self._hold(self.remote.acquire_slot(self.wait))
         try:
             yield
         finally:
             self._release_slot()
+
+    def ask(self, call: Callable[[], T]) -> T:
+        """Call RLMM or RSM within a slot, and again for a while if that fails for now.
+
+        Raises as TierWait.retry and `remote_slot`.
+        """
+        with self.remote_slot():
+            return self.wait.retry(call)
 
     @contextmanager
     def without_slot(self) -> Iterator[None]:
@@ -141,12 +162,81 @@ class PartitionView:
         self._release_slot()
         yield
         if had_slot:
-            self._slot = self.remote.acquire_slot(self.wait)
+            self._hold(self.remote.acquire_slot(self.wait))
+
+    def _hold(self, slot: Slot) -> None:
+        with self._lock:
+            if self._needs_slot:
+                self._slot = slot
+                return
+        slot.release()
 
     def _release_slot(self) -> None:
-        slot, self._slot = self._slot, None
+        with self._lock:
+            slot, self._slot = self._slot, None
         if slot is not None:
             slot.release()
+
+    def begin(self, work: Callable[[], T]) -> "Future[T]":
+        """Begin work with this view in a thread of the pool; get its result with `result`."""
+        try:
+            return self.remote.pool.submit(work)
+        except RuntimeError:  # The pool is closed, or no thread can be started.
+            never: Future[T] = Future()
+            never.cancel()
+            return never
+
+    def result(self, begun: "Future[T]") -> T:
+        """Wait for begun work for as long as the wait allows.
+
+        Work that is late goes on without a slot, so that a later read finds what it leaves in the
+        caches. The view is of no use then.
+
+        Raises:
+            ReadTimeoutError: if the work is late.
+            Others: the error of the work.
+        """
+        try:
+            return begun.result(timeout=min(self.wait.left_s, TIMEOUT_MAX))
+        except RetriableRemoteStorageError as e:
+            if self.wait.left_s > _ROUNDING_S:
+                raise
+            raise ReadTimeoutError(str(e)) from e  # It waited for another read, or for a slot.
+        except (NotDoneError, CancelledError):
+            if begun.done() and not begun.cancelled():
+                raise  # The error of the work itself.
+            begun.cancel()
+            self._is_late = True
+            self.abandon()
+            raise ReadTimeoutError(
+                f"{self.partition.topic_id_partition}: RLMM or RSM has not answered within "
+                f"{self.wait.wait_s:g} s; retry"
+            ) from None
+
+    def in_time(self, work: Callable[[], T]) -> T:
+        """Run work that calls RLMM or RSM in the pool, and wait as for one answer.
+
+        Raises as `result`.
+        """
+        if self._is_late:
+            raise ReadTimeoutError(f"{self.partition.topic_id_partition}: an earlier call is late")
+        with self.wait.one_answer():
+            return self.result(self.begin(work))
+
+    def abandon(self) -> None:
+        """Release the slot; work that still runs with this view needs none."""
+        with self._lock:
+            self._needs_slot = False
+        self._release_slot()
+
+    def beside(self) -> "PartitionView":
+        """Return a view of the same log and tier for work that the read does not depend on.
+
+        It needs no slot: the reader that wants it holds one.
+        """
+        view = PartitionView(self.partition, self.remote, self._max_age_s, self.wait)
+        view.log, view.tier, view._needs_slot = self.log, self.tier, False
+        return view
 
     def needs_tier(self, offset: int, last_fetched_epoch: int | None = None) -> bool:
         """Return whether a read at `offset` needs RLMM or RSM, as far as the log shows."""
@@ -207,14 +297,15 @@ class PartitionView:
             RetriableRemoteStorageError: if RLMM is unreachable.
         """
         listed = ListedSegments(offset)
-        with self.remote_slot():
-            try:
-                state = self.partition.tier
-                self.tier, self.tier_age_s = state.refresh_or_last(
+        state = self.partition.tier
+        try:
+            self.tier, self.tier_age_s = self.ask(
+                lambda: state.refresh_or_last(
                     self._max_age_s, listed.add, min(self.wait.left_s, TIMEOUT_MAX)
                 )
-            except InvalidRequestError as e:
-                raise UnknownPartitionError(str(e)) from e
+            )
+        except InvalidRequestError as e:
+            raise UnknownPartitionError(str(e)) from e
         if self.tier.revision is not None:
             for segment in listed.found():
                 name = self.partition.topic_id_partition
@@ -252,10 +343,8 @@ class PartitionView:
         Kafka copies a segment once nothing that began before its end is open. The end of what was
         ended may be behind it, in a segment that is not copied yet.
         """
-        if self.tier.newest is None:
-            return None
-        with self.remote_slot():
-            return self.remote.first_open_offset(self.tier.newest)
+        newest = self.tier.newest
+        return None if newest is None else self.ask(lambda: self.remote.first_open_offset(newest))
 
     def find_remote(self, offset: int, is_changed: bool = False) -> RemoteLogSegmentMetadata | None:
         """Find the finished segment that contains `offset` in this partition's lineage.
@@ -266,8 +355,8 @@ class PartitionView:
             epoch, revision = self._epoch_of(offset), None if is_changed else self.tier.revision
             if epoch is None:
                 return None
-            name = self.partition.topic_id_partition
-            return self.remote.lookups.find(name, epoch, offset, revision)
+            name, find = self.partition.topic_id_partition, self.remote.lookups.find
+            return self.ask(lambda: find(name, epoch, offset, revision))
 
     def _epoch_of(self, offset: int) -> int | None:
         """Return the leader epoch of an offset of the tier; None if it is before the first."""
@@ -285,7 +374,7 @@ class PartitionView:
             if self.tier.newest is None:
                 self.refresh_tier()
             local = self.log.lineage if self.log else Lineage()
-            return self.partition.tier.lineage.merged(self.tier, local)
+            return self.ask(lambda: self.partition.tier.lineage.merged(self.tier, local))
 
     def check_leader_epoch(self, epoch: int | None) -> None:
         """Check the leader epoch that a reader knows; None passes (KIP-320).

@@ -1,18 +1,15 @@
 """Prepare the reads of one request in parallel, and return them in its order."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as NotDoneError
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future
+from contextlib import contextmanager
 from threading import Lock
 
-from services.api.errors import RetriableRemoteStorageError
 from services.api.lineage import EpochEnd
 from services.api.remote_log_manager import FetchPartition, FetchRole
 from services.rlm.fetch.chunk_cache import MIB, Chunk
 from services.rlm.fetch.partition_fetch import PartitionBudget, PartitionFetch, RequestBudget
 from services.rlm.fetch.partition_view import Bounds
-from services.rlm.fetch.read_ahead import ReadTimeoutError
 from services.rlm.fetch.segment_reader import RemoteSegmentReader
 
 FIRST_BYTES = MIB
@@ -32,12 +29,14 @@ class PreparedRead:
         fetch: PartitionFetch,
         role: FetchRole,
         remote: RemoteSegmentReader,
+        is_alone: bool,
     ) -> None:
         self.wanted = wanted
         self.fetch = fetch
         self.bounds: Bounds | None = None
         self._role = role
         self._remote = remote
+        self._is_alone = is_alone
         self._begun: Future[EpochEnd | None] | None = None
         self._has_requested = False
         self._lock = Lock()
@@ -54,8 +53,7 @@ class PreparedRead:
         Args:
             wanted_bytes: how much to request from the store; 0: only find the offsets.
         """
-        with suppress(RuntimeError):  # The pool is closed, or no thread can be started.
-            self._begun = self._remote.pool.submit(lambda: self._prepare(wanted_bytes))
+        self._begun = self.fetch.view.begin(lambda: self._prepare(wanted_bytes))
 
     def ready(self, budget: PartitionBudget) -> EpochEnd | None:
         """Prepare the read, or wait until it is prepared.
@@ -69,17 +67,21 @@ class PreparedRead:
         """
         if self._begun is None:
             return self._check()
-        diverging = self._in_time(self._begun)
+        view = self.fetch.view
+        diverging = view.result(self._begun)
         if diverging is None and not self._has_requested and not budget.exhausted:
             # Those before it left more than they were charged for.
             self.begin(min(budget.left_bytes, FIRST_BYTES))
-            self._in_time(self._begun)
+            view.result(self._begun)
+        if self._is_alone:
+            view.wait.end_sharing()
         return diverging
 
     def close(self) -> None:
         """Give back what is held for the read, now or when its thread is done with it."""
         if self._begun is not None:
             self._begun.cancel()
+            self.fetch.view.abandon()
         with self._lock:
             self._is_closed = True
             chunk, self._chunk = self._chunk, None
@@ -88,19 +90,17 @@ class PreparedRead:
 
     def _prepare(self, wanted_bytes: int) -> EpochEnd | None:
         diverging = self._check() if self.bounds is None else None
-        if diverging is None and wanted_bytes > 0:
+        if diverging is None and self._is_alone:
+            self._has_requested = True
+            self.fetch.find_first()  # The reader itself requests all that it wants at once.
+        elif diverging is None and wanted_bytes > 0:
             self._has_requested = True
             self._keep(self.fetch.request_first(wanted_bytes))
         return diverging
 
     def _check(self) -> EpochEnd | None:
         fetch, wanted = self.fetch, self.wanted
-        try:
-            self.bounds = bounds = fetch.find_bounds()
-        except RetriableRemoteStorageError as e:
-            if fetch.view.wait.left_s > 0:
-                raise
-            raise ReadTimeoutError(str(e)) from e  # As for a store that is late.
+        self.bounds = bounds = fetch.find_bounds()
         fetch.view.check_leader_epoch(wanted.current_leader_epoch)
         if self._role is FetchRole.FOLLOWER:
             fetch.view.require_leader()
@@ -117,16 +117,6 @@ class PreparedRead:
         if chunk is not None:
             self._remote.release(chunk)
 
-    def _in_time(self, begun: Future[EpochEnd | None]) -> EpochEnd | None:
-        wait = self.fetch.view.wait
-        try:
-            return begun.result(timeout=wait.left_s)
-        except (NotDoneError, CancelledError):  # Cancelled: the pool is closed.
-            raise ReadTimeoutError(
-                f"{self.wanted.topic_id_partition}: RLMM or RSM has not answered within "
-                f"{wait.wait_s:g} s; retry"
-            ) from None
-
 
 @contextmanager
 def in_parallel(
@@ -136,8 +126,6 @@ def in_parallel(
 
     Each that needs the tier requests its first bytes, and is charged for them in advance: those for
     which nothing may be left request nothing from the store yet.
-
-    A single read is prepared in the caller's thread.
     """
     try:
         yield _in_order(reads, at_once, total)
@@ -152,7 +140,7 @@ def _in_order(
     begun = 0
     charged: dict[int, int] = {}
     for at, read in enumerate(reads):
-        while len(reads) > 1 and begun < len(reads) and len(charged) < at_once:
+        while begun < len(reads) and len(charged) < at_once:
             following = reads[begun]
             if following.needs_tier():
                 left_bytes = total.left_bytes - sum(charged.values())

@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as NotDoneError
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -27,8 +26,8 @@ UNFOLLOWED_S = 1.0
 """How often it reads RLMM if nothing follows the revision of its partition."""
 
 
-_ENDS_WAIT = (*PARTITION_FAILURES, BatchError, NotDoneError, CancelledError, RuntimeError)
-"""An error that the answer has; a tier that is late; a pool that is closed."""
+_ENDS_WAIT = (*PARTITION_FAILURES, BatchError)
+"""An error that the answer has, or a tier that is late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,26 +117,27 @@ class FetchPurgatory:
 
     def _has_enough(self, request: FetchRequest, partitions: Sequence[Partition]) -> bool:
         missing = min(request.min_bytes, request.max_bytes)
-        asked: list[Future[int]] = []
+        asked: list[tuple[PartitionView, Future[int]]] = []
         # As the read that follows: the wait must not depend on RLMM if the read does not.
         max_age_s = self._remote.stale_s if request.role is FetchRole.CONSUMER else 0.0
+        wait = TierWait(self._remote.wait_s, is_shared=True)
         try:
             for wanted, partition in zip(request.partitions, partitions, strict=True):
-                view = PartitionView(partition, self._remote, max_age_s)
+                view = PartitionView(partition, self._remote, max_age_s, wait)
                 count = partial(_readable_bytes, view, wanted, request, missing)
-                if len(partitions) > 1 and view.needs_tier(wanted.fetch_offset):
-                    asked.append(self._remote.pool.submit(count))
+                if view.needs_tier(wanted.fetch_offset):
+                    asked.append((view, view.begin(count)))
                     continue
                 missing -= count()
                 if missing <= 0:
                     return True
-            wait = TierWait(self._remote.wait_s, is_shared=True)
-            return missing <= sum(each.result(timeout=wait.left_s) for each in asked)
+            return missing <= sum(view.result(begun) for view, begun in asked)
         except _ENDS_WAIT:
             return True
         finally:
-            for each in asked:
-                each.cancel()
+            for view, begun in asked:
+                begun.cancel()
+                view.abandon()
 
 
 def _readable_bytes(

@@ -6,7 +6,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
+from typing import TypeVar
 from weakref import WeakSet
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
@@ -22,6 +24,8 @@ MAX_REQUEST_BYTES = 16 * MIB
 SKIPPED_AHEAD_BYTES = 64 * 1024
 RETRY_PAUSE_S = 0.1
 _REMEMBERED_READS = 1024
+
+T = TypeVar("T")
 
 
 class ReadTimeoutError(Exception):
@@ -40,16 +44,48 @@ class TierWait:
     Args:
         wait_s: seconds.
         is_shared: it is the time of all reads together.
+        retry_s: how long a refused call is repeated, if that is shorter.
     """
 
-    def __init__(self, wait_s: float, is_shared: bool = False) -> None:
+    def __init__(self, wait_s: float, is_shared: bool = False, retry_s: float = inf) -> None:
         self.wait_s = wait_s
+        self._retry_s = retry_s
         self._until_s = time.monotonic() + wait_s if is_shared else inf
 
     @property
     def left_s(self) -> float:
         """Return how long the next answer may take, seconds."""
         return max(min(self.wait_s, self._until_s - time.monotonic()), 0.0)
+
+    @contextmanager
+    def one_answer(self) -> Iterator[None]:
+        """Wait in the block as for one answer, however many calls that takes."""
+        until_s = self._until_s
+        self._until_s = min(until_s, time.monotonic() + self.wait_s)
+        try:
+            yield
+        finally:
+            self._until_s = until_s
+
+    def end_sharing(self) -> None:
+        """Wait for each answer from now on."""
+        self._until_s = inf
+
+    def retry(self, call: Callable[[], T]) -> T:
+        """Return the result of a call that is repeated for a while if the tier refuses it.
+
+        Raises:
+            RetriableRemoteStorageError, ThrottledError: if it still fails at the end of the wait.
+            Others: the error of the call.
+        """
+        until_s = time.monotonic() + min(self.left_s, self._retry_s)
+        while True:
+            try:
+                return call()
+            except (RetriableRemoteStorageError, ThrottledError):
+                if time.monotonic() + RETRY_PAUSE_S >= until_s:
+                    raise
+            time.sleep(RETRY_PAUSE_S)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -193,7 +229,7 @@ class SegmentWindow:
         pieces: list[memoryview] = []
         end = min(position + length, self._end)
         while position < end:
-            piece = self._patiently(position, end)
+            piece = self._wait.retry(partial(self._piece, position, end))
             if not piece:  # The object is shorter than the metadata says.
                 self._end = position
                 break
@@ -201,22 +237,17 @@ class SegmentWindow:
             position += len(piece)
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
-    def _patiently(self, position: int, end: int) -> memoryview:
-        """Return the next bytes, of one chunk; send a failed request for them again for a while."""
-        until_s = time.monotonic() + self._wait.left_s
-        while True:
-            try:
-                chunk = self._chunk_at(position)
-                piece = chunk.view(position, min(end, chunk.end), self._wait.left_s)
-            except (RetriableRemoteStorageError, ThrottledError):
-                self._leave(None)
-                if time.monotonic() + RETRY_PAUSE_S >= until_s:
-                    raise
-                time.sleep(RETRY_PAUSE_S)
-                continue
-            if piece is None:
-                raise _late(chunk, position, self._wait.wait_s)
-            return piece
+    def _piece(self, position: int, end: int) -> memoryview:
+        """Return the next bytes, of one chunk; after an error the next call requests them again."""
+        try:
+            chunk = self._chunk_at(position)
+            piece = chunk.view(position, min(end, chunk.end), self._wait.left_s)
+        except (RetriableRemoteStorageError, ThrottledError):
+            self._leave(None)
+            raise
+        if piece is None:
+            raise _late(chunk, position, self._wait.wait_s)
+        return piece
 
     def _chunk_at(self, position: int) -> Chunk:
         chunk = self._chunk

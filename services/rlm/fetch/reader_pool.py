@@ -2,11 +2,15 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from threading import Lock
+from typing import Any, TypeVar
 
 from services.api.calls import current_call, serving
 
 T = TypeVar("T")
+
+_THREADS_FOR_ONE = 4
+"""As many threads for each read that runs at once: late calls may keep all but one of them."""
 
 
 class ReaderPool:
@@ -15,12 +19,14 @@ class ReaderPool:
     Source: RemoteLogManager.remoteStorageReaderThreadPool.
 
     Args:
-        threads: started when they are needed.
+        threads: reads at once. More threads are started only while late calls keep some.
     """
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self._executor = ThreadPoolExecutor(threads, "tier-read")
+        self._lock = Lock()
+        self._submitted: set[Future[Any]] = set()
+        self._executor = ThreadPoolExecutor(threads * _THREADS_FOR_ONE, "tier-read")
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Begin work as soon as a thread is free.
@@ -34,7 +40,20 @@ class ReaderPool:
             with serving(call):
                 return work()
 
-        return self._executor.submit(run)
+        submitted = self._executor.submit(run)
+        with self._lock:
+            self._submitted.add(submitted)
+        submitted.add_done_callback(self._end)
+        return submitted
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no work runs or waits, not even for a request that has ended."""
+        return not self._submitted
+
+    def _end(self, done: Future[Any]) -> None:
+        with self._lock:
+            self._submitted.discard(done)
 
     def close(self) -> None:
         """Begin nothing more. Idempotent."""

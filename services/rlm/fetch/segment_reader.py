@@ -259,6 +259,14 @@ class RemoteSegmentReader:
                 read.run_bytes += read_bytes
                 self._reads.end(partition, next_offset, read)
 
+    def load_index(self, segment: RemoteLogSegmentMetadata, offset: int) -> None:
+        """Let the cache have what `batches` needs of a segment's index; raises as `batches`.
+
+        The caller holds a slot.
+        """
+        name = segment.remote_log_segment_id.topic_id_partition
+        self._place_of(segment, offset, self._reads.coming(name, offset))
+
     def request_first(
         self, segment: RemoteLogSegmentMetadata, offset: int, wanted_bytes: int
     ) -> Chunk:

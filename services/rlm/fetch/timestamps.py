@@ -1,6 +1,6 @@
 """Find the first record at or after a time, in segments of the tier and of the log."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ from services.records.batches import Batch, BatchError
 from services.records.decode import RecordColumns, UnreadableRecordsError, decode
 from services.rlm.fetch.index_cache import damaged
 from services.rlm.fetch.partition_view import DamagedLogError, PartitionView
+from services.rlm.fetch.read_ahead import ReadTimeoutError
 from services.rlm.fetch.segment_reader import local_batches
 from services.rlm.kafka_log.indexes import last_indexed_ms, offset_before
 from services.rlm.kafka_log.local_log import LocalLog
@@ -37,7 +38,6 @@ def first_in_tier(
     rlmm: RemoteLogMetadataManager,
     time_ms: int,
     from_offset: int,
-    still_in_time: Callable[[], None],
 ) -> TimedRecord | None:
     """Find the first record at or after `time_ms` in segments that begin before the local log.
 
@@ -45,10 +45,8 @@ def first_in_tier(
 
     Source: RemoteLogManager.findOffsetByTimestamp.
 
-    Args:
-        still_in_time: called before each segment; raises to end the search.
-
     Raises:
+        ReadTimeoutError: if the time of the view is over.
         RemoteStorageError: if the tier cannot be read, or a segment is damaged.
     """
     local_start = INT64_MAX if view.log is None else view.log.segments[0].base_offset
@@ -61,7 +59,8 @@ def first_in_tier(
     name = view.partition.topic_id_partition
     segments = all_segments(rlmm, name, states=[_FINISHED], min_offset=from_offset)
     for segment in _in_slots(view, segments):
-        still_in_time()
+        if view.wait.left_s <= 0:
+            raise ReadTimeoutError(f"{name}: no record of time {time_ms} or later was found yet")
         if segment.start_offset >= local_start:
             return None
         if segment.max_timestamp_ms >= time_ms and valid.contains(segment):
@@ -87,8 +86,10 @@ def _in_segment(
     view: PartitionView, segment: RemoteLogSegmentMetadata, time_ms: int, from_offset: int
 ) -> TimedRecord | None:
     with view.remote_slot():
-        first = max(view.remote.first_offset_since(segment, time_ms), from_offset)
-        batches = view.remote.batches(segment, first, _every_batch, _READ_BYTES)
+        since = view.ask(lambda: view.remote.first_offset_since(segment, time_ms))
+        first = max(since, from_offset)
+        view.ask(lambda: view.remote.load_index(segment, first))
+        batches = view.remote.batches(segment, first, _every_batch, _READ_BYTES, wait=view.wait)
         try:
             with closing(batches):
                 return _first_of(batches, time_ms, from_offset)

@@ -1,0 +1,198 @@
+"""Test fetches of one partition while RLMM, an index or the store is silent, or fails once."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from services.api.errors import RetriableRemoteStorageError
+from services.api.ids import TopicIdPartition
+from services.api.offset_queries import EpochQuery, FoundOffset, OffsetQueries, OffsetQuery
+from services.api.remote_log_manager import FetchError, FetchPartition, FetchRequest, IsolationLevel
+from services.rlm.fetch.segment_reader import RemoteReadLimits
+from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
+from tests.harness.broker_answers import BrokerFetch
+from tests.harness.doors import DOORS, Door, opened
+from tests.harness.eventually import eventually
+from tests.harness.one_partition import GIVE_UP_S, Hang, TroubledPartition
+from tests.harness.ship_stack import EVERYTHING, Stack, fetch, read
+from tests.harness.troubled_managers import FailingOnce
+from tests.unit.rlm.kafka_bytes import NAME, batch, three_segments
+
+SICK, HEALTHY = NAME, replace(NAME, partition=1)
+COMMITTED = IsolationLevel.READ_COMMITTED
+ONE_READER = RlmLimits(read=RemoteReadLimits(threads=1, wait_s=0.5))
+PATIENT = RlmLimits(read=RemoteReadLimits(wait_s=GIVE_UP_S))
+
+TROUBLED = [
+    pytest.param("rlmm", "list_remote_log_segments", 5, id="state in RLMM"),
+    pytest.param("rlmm", "next_segment_with_txn_index", 5, id="look-up of transactions"),
+    pytest.param("rsm", "fetch_index", 5, id="index"),
+    pytest.param("rsm", "fetch_log_segment", 0, id="records"),
+]
+
+
+@pytest.fixture
+def shipped(stack: Stack, log_dir: Path) -> Stack:
+    """Two partitions, each with two segments in the tier, and no log here."""
+    for name in (SICK, HEALTHY):
+        three_segments(log_dir, name)
+    stack.ship(log_dir)
+    return stack
+
+
+def troubled(
+    stack: Stack, manager: str, method: str, trouble: Callable[..., None], limits: RlmLimits
+) -> BrokerRemoteLogManager:
+    managers: dict[str, Any] = {"rsm": stack.rsm, "rlmm": stack.rlmm}
+    managers[manager] = TroubledPartition(managers[manager], SICK, frozenset({method}), trouble)
+    return stack.rlm(**managers, limits=limits)
+
+
+def fetched(door: Door, offset: int, name: TopicIdPartition = SICK) -> BrokerFetch:
+    """Fetch; fail if the answer takes as long as a call that hangs."""
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(door.fetch, name, offset, EVERYTHING, COMMITTED)
+        return answer.result(timeout=GIVE_UP_S / 2)
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(("manager", "method", "offset"), TROUBLED)
+def test_a_silent_part_holds_up_no_fetch_and_no_reader(
+    shipped: Stack, manager: str, method: str, offset: int, door: str
+) -> None:
+    hang = Hang()
+    rlm = troubled(shipped, manager, method, hang, ONE_READER)
+    with opened(door, rlm) as asked:
+        try:
+            answer = fetched(asked, offset)
+            assert (answer.error, answer.records) == (0, b"")
+            # The only slot is free while the call still hangs.
+            assert rlm.remote_readers.idle_ratio == 1
+            assert eventually(lambda: fetched(asked, offset, HEALTHY).records)
+        finally:
+            hang.let_go()
+        assert eventually(lambda: fetched(asked, offset).records)
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(("manager", "method", "offset"), TROUBLED)
+def test_one_transient_failure_is_not_seen_by_the_reader(
+    shipped: Stack, manager: str, method: str, offset: int, door: str
+) -> None:
+    once = FailingOnce(RetriableRemoteStorageError("503: slow down"))
+    rlm = troubled(shipped, manager, method, once, PATIENT)
+    with opened(door, rlm) as asked:
+        answer = fetched(asked, offset)
+    assert (answer.error, answer.records[:4]) == (0, batch(offset, 5)[:4])
+    assert len(once.calls) > 1
+
+
+@pytest.mark.parametrize(("manager", "method", "offset"), TROUBLED[:3])
+def test_a_wait_for_records_ends_in_spite_of_a_silent_part(
+    shipped: Stack, manager: str, method: str, offset: int
+) -> None:
+    hang = Hang()
+    rlm = troubled(shipped, manager, method, hang, ONE_READER)
+    wanted = FetchPartition(SICK, offset, EVERYTHING)
+    request = FetchRequest((wanted,), EVERYTHING, COMMITTED, max_wait_ms=60_000, min_bytes=1)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            (part,) = pool.submit(lambda: list(rlm.fetch(request))).result(timeout=GIVE_UP_S / 2)
+    finally:
+        hang.let_go()
+    assert part.record_batches == b""
+    assert part.throttle_time_ms > 0
+
+
+def test_a_read_goes_on_without_the_next_segment_while_rlmm_is_silent(shipped: Stack) -> None:
+    """The second segment of one fetch needs a look-up; what was read before it is returned."""
+    hang = Hang()
+    rlm = troubled(shipped, "rlmm", "remote_log_segment_metadata", hang, ONE_READER)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(lambda: eventually(lambda: read(rlm, 0)))
+            assert answer.result(timeout=GIVE_UP_S / 2) == batch(0, 5) + batch(5, 5)
+    finally:
+        hang.let_go()
+
+
+def test_what_is_known_is_read_while_rlmm_is_silent(shipped: Stack) -> None:
+    hang = Hang()
+    is_silent = False
+
+    def trouble() -> None:
+        if is_silent:
+            hang()
+
+    rlm = troubled(shipped, "rlmm", "list_remote_log_segments", trouble, ONE_READER)
+    assert read(rlm, 5)
+    is_silent = True
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            (part,) = pool.submit(fetch, rlm, 5, max_bytes=1).result(timeout=GIVE_UP_S / 2)
+    finally:
+        hang.let_go()
+    assert part.record_batches == batch(5, 5)
+    assert part.metadata_age_ms is not None
+
+
+IN_LIST_OFFSETS = [
+    pytest.param("rlmm", "list_remote_log_segments", id="segments in RLMM"),
+    pytest.param("rsm", "fetch_index", id="index"),
+    pytest.param("rsm", "fetch_log_segment", id="records"),
+]
+
+FOUND = FetchError.CORRUPT_MESSAGE
+"""A search by time decodes the records that it found, and those of these logs are opaque bytes."""
+
+
+def listed(rlm: BrokerRemoteLogManager, name: TopicIdPartition = SICK) -> FoundOffset:
+    """Find the first record; fail if the answer takes as long as a call that hangs."""
+    queries = OffsetQueries((OffsetQuery(name, 0),), COMMITTED)
+    with ThreadPoolExecutor(1) as pool:
+        (answer,) = pool.submit(rlm.list_offsets, queries).result(timeout=GIVE_UP_S / 2)
+    return answer
+
+
+def slow() -> None:
+    Event().wait(0.5)
+
+
+@pytest.mark.parametrize(("manager", "method"), IN_LIST_OFFSETS)
+def test_list_offsets_waits_for_a_slow_part(shipped: Stack, manager: str, method: str) -> None:
+    """It may take the time of its request, not only that of a fetch."""
+    limits = RlmLimits(read=RemoteReadLimits(wait_s=0.1), list_offsets_timeout_s=GIVE_UP_S)
+    rlm = troubled(shipped, manager, method, slow, limits)
+    assert listed(rlm).error is FOUND
+
+
+@pytest.mark.parametrize(("manager", "method"), IN_LIST_OFFSETS)
+def test_list_offsets_of_a_silent_part_times_out(shipped: Stack, manager: str, method: str) -> None:
+    hang = Hang()
+    limits = RlmLimits(read=RemoteReadLimits(threads=1), list_offsets_timeout_s=0.5)
+    rlm = troubled(shipped, manager, method, hang, limits)
+    try:
+        assert listed(rlm).error is FetchError.REQUEST_TIMED_OUT
+        assert rlm.remote_readers.idle_ratio == 1
+        assert eventually(lambda: listed(rlm, HEALTHY).error is FOUND)
+    finally:
+        hang.let_go()
+
+
+def test_an_epochs_end_that_the_tier_does_not_tell_in_time_times_out(shipped: Stack) -> None:
+    hang = Hang()
+    limits = RlmLimits(list_offsets_timeout_s=0.5)
+    rlm = troubled(shipped, "rlmm", "list_remote_log_segments", hang, limits)
+    queries = (EpochQuery(SICK, 0), EpochQuery(SICK, 1))
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(rlm.offsets_for_leader_epochs, queries)
+            answers = asked.result(timeout=GIVE_UP_S / 2)
+    finally:
+        hang.let_go()
+    assert [answer.error for answer in answers] == [FetchError.REQUEST_TIMED_OUT] * 2
