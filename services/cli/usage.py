@@ -5,17 +5,14 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
-import pyarrow as pa
 import typer
 
 from services.api.ids import uuid_to_text
 from services.api.partitions import NO_SEGMENTS, SegmentTotals
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.segment_batches import SegmentScan
-from services.api.segments import RemoteLogSegmentState
 from services.cli.connections import DataDir, JsonOrTable, Rlmm, command_group, connected_rlmm
 from services.cli.output import (
     EXIT_FAILED,
@@ -26,28 +23,18 @@ from services.cli.output import (
     size_text,
 )
 from services.cli.topics import KnownTopic, chosen_topics
+from services.workflows.tier_usage import (
+    DAYS,
+    DEFAULT_PART_BYTES,
+    GIB,
+    OBJECTS_PER_SEGMENT,
+    Ages,
+    finished_segments,
+)
 
 app = command_group()
 
-DAY_MS = 86_400_000
-GIB = 1 << 30
-DAYS = (1, 7, 30)
 NO_OWNER = "-"
-
-OBJECTS_PER_SEGMENT = 3
-"""Log, indexes and manifest."""
-
-DEFAULT_PART_BYTES = 8 * 1024 * 1024
-"""The default of RSM_PART_SIZE_BYTES."""
-
-
-def writes_of_copy(size_bytes: int, part_bytes: int) -> int:
-    """Return the requests with which RSM writes a segment: a log of one part is one of them.
-
-    A log of several parts takes one request for each, and two to begin and complete the upload.
-    """
-    parts = -(-size_bytes // part_bytes)
-    return OBJECTS_PER_SEGMENT + (parts + 1 if parts > 1 else 0)
 
 
 class By(StrEnum):
@@ -55,38 +42,6 @@ class By(StrEnum):
 
     TOPIC = "topic"
     OWNER = "owner"
-
-
-@dataclass
-class Ages:
-    """The finished bytes by age, read by a scan of the segments.
-
-    Attributes:
-        by_age: by the newest record's age: under 1, 7 and 30 days, and older; each byte once.
-        copied: copied within the last 1, 7 and 30 days, and still there.
-        writes: the requests that wrote them.
-    """
-
-    by_age: list[int] = field(default_factory=lambda: [0] * (len(DAYS) + 1))
-    copied: list[int] = field(default_factory=lambda: [0] * len(DAYS))
-    writes: list[int] = field(default_factory=lambda: [0] * len(DAYS))
-
-    def count(
-        self, now_ms: int, max_timestamp_ms: int, copied_at_ms: int, size: int, part_bytes: int
-    ) -> None:
-        """Count a segment; one whose records have no time is as old as its copy."""
-        newest_ms = copied_at_ms if max_timestamp_ms < 0 else max_timestamp_ms
-        is_younger = [now_ms - newest_ms < days * DAY_MS for days in DAYS]
-        self.by_age[[*is_younger, True].index(True)] += size
-        for place, days in enumerate(DAYS):
-            if now_ms - copied_at_ms < days * DAY_MS:
-                self.copied[place] += size
-                self.writes[place] += writes_of_copy(size, part_bytes)
-
-    def add(self, other: "Ages") -> None:
-        self.by_age = [a + b for a, b in zip(self.by_age, other.by_age, strict=True)]
-        self.copied = [a + b for a, b in zip(self.copied, other.copied, strict=True)]
-        self.writes = [a + b for a, b in zip(self.writes, other.writes, strict=True)]
 
 
 @dataclass
@@ -201,18 +156,9 @@ def _read_ages(
     by_id = {str(row.topic_id): row.ages for row in rows}
     now_ms = time.time_ns() // 1_000_000
     for name in sorted({row.name for row in rows}) if topics else [""]:
-        for topic_id, max_timestamp_ms, copied_at_ms, size in _finished(manager, name):
+        for topic_id, max_timestamp_ms, copied_at_ms, size in finished_segments(manager, name):
             if topic_id in by_id:
                 by_id[topic_id].count(now_ms, max_timestamp_ms, copied_at_ms, size, part_bytes)
-
-
-def _finished(manager: RemoteLogMetadataManager, topic: str) -> Iterator[tuple[Any, ...]]:
-    columns = ("topic_id", "max_timestamp_ms", "event_timestamp_ms", "segment_size_in_bytes")
-    states = (RemoteLogSegmentState.COPY_SEGMENT_FINISHED,)
-    for batch in manager.scan_remote_log_segments(SegmentScan(states=states, topic=topic)):
-        with pa.ipc.open_stream(batch.arrow_ipc) as stream:
-            for part in stream:
-                yield from zip(*(part.column(name).to_pylist() for name in columns), strict=True)
 
 
 def _by_owner(rows: Iterable[Usage]) -> list[Usage]:

@@ -14,6 +14,7 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
+    DoubleType,
     IntegerType,
     LongType,
     MapType,
@@ -56,6 +57,7 @@ class Kind(Enum):
     STRING = "string"
     INT = "int"
     LONG = "bigint"
+    DOUBLE = "double"
     BOOLEAN = "boolean"
     BINARY = "binary"
     TIMESTAMP = "timestamp"
@@ -74,13 +76,14 @@ class Kind(Enum):
     @property
     def is_comparable(self) -> bool:
         """Return whether conditions on the column are applied here rather than by Spark."""
-        return self not in (Kind.BINARY, Kind.EPOCHS, Kind.GAPS, Kind.SETTINGS)
+        return self not in (Kind.DOUBLE, Kind.BINARY, Kind.EPOCHS, Kind.GAPS, Kind.SETTINGS)
 
 
 _SPARK_TYPES: dict[Kind, DataType] = {
     Kind.STRING: StringType(),
     Kind.INT: IntegerType(),
     Kind.LONG: LongType(),
+    Kind.DOUBLE: DoubleType(),
     Kind.BOOLEAN: BooleanType(),
     Kind.BINARY: BinaryType(),
     Kind.TIMESTAMP: TimestampType(),
@@ -93,6 +96,7 @@ _ARROW_TYPES: dict[Kind, pa.DataType] = {
     Kind.STRING: pa.string(),
     Kind.INT: pa.int32(),
     Kind.LONG: pa.int64(),
+    Kind.DOUBLE: pa.float64(),
     Kind.BOOLEAN: pa.bool_(),
     Kind.BINARY: pa.binary(),
     Kind.TIMESTAMP: pa.timestamp("us", tz="UTC"),

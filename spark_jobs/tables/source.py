@@ -15,7 +15,7 @@ from spark_jobs.tables.conditions import Condition, condition_of, selected
 from spark_jobs.tables.events_table import AnomaliesTable, EventsTable
 from spark_jobs.tables.partitions_table import PartitionsTable, TopicsTable
 from spark_jobs.tables.segments_table import SegmentsTable
-from spark_jobs.tables.table import DEFAULT_SHARDS, FILTERS, Connected, Table
+from spark_jobs.tables.table import DEFAULT_SHARDS, FIGURES, FILTERS, Connected, Table
 from spark_jobs.tables.usage_table import UsageTable
 
 NAME = "sediment"
@@ -30,7 +30,14 @@ TABLES: dict[str, Table] = {
         UsageTable(),
     )
 }
-OPTIONS = ("table", *(name for name in CONNECTION if name != "rsm"), *FILTERS, "shards", "pushdown")
+OPTIONS = (
+    "table",
+    *(name for name in CONNECTION if name != "rsm"),
+    *FILTERS,
+    *FIGURES,
+    "shards",
+    "pushdown",
+)
 
 
 class SedimentTables(DataSource):
@@ -61,11 +68,12 @@ class SedimentTables(DataSource):
         with services.connected_rlmm() as rlmm:
             table.check_known(Connected(rlmm, services), options)
         kind = FilteringReader if options.boolean("pushdown") else TableReader
-        return kind(services, table.name, table.conditions(options), _shards_of(options))
+        return kind(services, table, table.conditions(options), _shards_of(options))
 
     def _checked(self) -> tuple[SourceOptions, Table]:
         options = SourceOptions(self.options, OPTIONS)
-        return options, TABLES[options.choice("table", TABLES, SegmentsTable.name)]
+        table = TABLES[options.choice("table", TABLES, SegmentsTable.name)]
+        return options, table.configured(options)
 
 
 def _shards_of(options: SourceOptions) -> int:
@@ -76,7 +84,7 @@ class TableReader(DataSourceReader):
     """Read a table; the options select rows."""
 
     def __init__(
-        self, services: Services, table: str, conditions: Sequence[Condition], shards: int
+        self, services: Services, table: Table, conditions: Sequence[Condition], shards: int
     ) -> None:
         self._services = services
         self._table = table
@@ -86,7 +94,7 @@ class TableReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         with self._services.connected_rlmm() as rlmm:
             connected = Connected(rlmm, self._services)
-            tasks = TABLES[self._table].tasks(connected, self._conditions, self._shards)
+            tasks = self._table.tasks(connected, self._conditions, self._shards)
         return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -94,8 +102,7 @@ class TableReader(DataSourceReader):
             return
         with self._services.connected_rlmm() as rlmm:
             connected = Connected(rlmm, self._services)
-            table = TABLES[self._table]
-            for batch in table.batches(connected, partition.value, self._conditions):
+            for batch in self._table.batches(connected, partition.value, self._conditions):
                 kept = selected(batch, self._conditions)
                 if kept.num_rows:
                     yield kept
@@ -106,7 +113,7 @@ class FilteringReader(TableReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take every filter on one plain column; return the others to Spark."""
-        columns: Any = TABLES[self._table].columns.comparable
+        columns: Any = self._table.columns.comparable
         for each in filters:
             condition = condition_of(each, columns)
             if condition is None:

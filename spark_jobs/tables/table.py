@@ -31,6 +31,9 @@ FILTERS = (
 )
 """The options that select rows, for any Spark; filters of a query select them too."""
 
+FIGURES = ("ages", "pricePerGibMonth", "partSizeBytes", "pricePerThousandWrites")
+"""The options of the table usage."""
+
 DEFAULT_SHARDS = 8
 T = TypeVar("T")
 E = TypeVar("E", bound=Enum)
@@ -60,6 +63,15 @@ class Table(ABC):
     name: str
     columns: Columns
     option_columns: ClassVar[Mapping[str, tuple[str, Relation]]]
+
+    def configured(self, options: SourceOptions) -> "Table":
+        """Return the table as the options that only some tables have want it.
+
+        Raises:
+            InvalidRequestError: a value is wrong, or the table has no such option.
+        """
+        options.refuse(FIGURES, f"only the table usage has it, not {self.name}")
+        return self
 
     @abstractmethod
     def tasks(

@@ -1,5 +1,6 @@
 """RLMM's tables in Spark: `spark.read.format("sediment")`."""
 
+import pickle
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -38,6 +39,7 @@ from tests.harness.tier import (
     now_ms,
     segment,
 )
+from tests.spark.records_reads import ServedTier
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -222,7 +224,7 @@ def test_usage_has_the_totals_of_a_topic(spark: SparkSession, tier: Tier) -> Non
     tier.rlmm.add_remote_log_segment_metadata(segment(tps[1], 2))
     tier.settings(tps[0].topic_id, {"sediment.owner": "sales"})
     [row] = table(spark, tier, "usage", topic=tps[0].topic).collect()
-    assert row.asDict() == {
+    assert {name: value for name, value in row.asDict().items() if value is not None} == {
         "topic": tps[0].topic,
         "topic_id": uuid_to_text(tps[0].topic_id),
         "owner": "sales",
@@ -231,7 +233,44 @@ def test_usage_has_the_totals_of_a_topic(spark: SparkSession, tier: Tier) -> Non
         "finished_bytes": 4 * SIZE_BYTES,
         "live_segments": 5,
         "live_bytes": 5 * SIZE_BYTES,
+        "objects": 15,
     }
+
+
+def usage_rows(tier: ServedTier, **options: str) -> list[dict[str, Any]]:
+    """Read the table as Spark's workers do, without its JVM."""
+    given = {"rlmm": tier.rlmm_address, "table": "usage", **options}
+    made = SedimentTables(CaseInsensitiveDict(given))
+    reader = made.reader(made.schema())
+    moved: Any = pickle.loads(pickle.dumps(reader))
+    batches = (batch for each in reader.partitions() for batch in moved.read(each))
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def test_usage_has_ages_growth_requests_and_money(in_process: ServedTier) -> None:
+    [tp] = a_topic()
+    day_ms = 24 * HOUR_MS
+    in_process.fill(tp, 2, age_ms=0)
+    in_process.fill(tp, 1, first=2, age_ms=8 * day_ms)
+    prices = {"pricePerGibMonth": "1024", "pricePerThousandWrites": "500"}
+    [row] = usage_rows(in_process, topic=tp.topic, ages="true", partSizeBytes="400", **prices)
+    assert (row["objects"], row["finished_segments"]) == (9, 3)
+    assert row["cost_per_month"] == pytest.approx(3 * SIZE_BYTES / 1024**2)
+    ages = [row[f"bytes_{name}"] for name in ("under_1d", "under_7d", "under_30d", "older")]
+    assert ages == [2 * SIZE_BYTES, 0, SIZE_BYTES, 0]
+    assert [row[f"bytes_copied_{days}d"] for days in (1, 7, 30)] == [3 * SIZE_BYTES] * 3
+    # Each log has three parts: the objects' requests, and four more.
+    assert [row[f"write_requests_{days}d"] for days in (1, 7, 30)] == [3 * 7] * 3
+    assert row["write_cost_per_month"] == pytest.approx(3 * 7 / 2)
+    [row] = usage_rows(in_process, topic=tp.topic)
+    assert [row[name] for name in ("objects", "cost_per_month", "bytes_older")] == [9, None, None]
+    for wrong, said in (
+        ({"pricePerThousandWrites": "1"}, "option pricePerThousandWrites: needs ages"),
+        ({"pricePerGibMonth": "-1"}, "option pricePerGibMonth: must be a number"),
+        ({"table": "topics", "ages": "true"}, "only the table usage has it, not topics"),
+    ):
+        with pytest.raises(InvalidRequestError, match=said):
+            usage_rows(in_process, **wrong)
 
 
 def test_partitions_have_their_report_and_topics_their_settings(
