@@ -128,9 +128,13 @@ NOT_CHOSEN = SecurityOptions()
 def each_address(addresses: str) -> list[str]:
     """Split the text of one HOST:PORT or several with commas between them.
 
+    An empty text, of a service whose address is not known, is one empty address.
+
     Raises:
         InvalidRequestError: an address has no host or no port. (gRPC would take port 443.)
     """
+    if not addresses:
+        return [""]
     found = [each.strip() for each in addresses.split(",")]
     for each in found:
         host, _, port = each.rpartition(":")
