@@ -139,7 +139,7 @@ sbom: sbom-services sbom-spark sbom-plugin ## Write the bills of materials of im
 .PHONY: sbom-services sbom-spark
 sbom-services sbom-spark: sbom-%: $(VENV)/.dev
 	rm -rf build/sbom/$*-image && mkdir -p build/sbom
-	PATH="$(CURDIR)/$(BIN):$$PATH" supply_chain/install build/sbom/$*-image services tracing $(filter spark,$*)
+	PATH="$(CURDIR)/$(BIN):$$PATH" supply_chain/install build/sbom/$*-image services tracing console $(filter spark,$*)
 	mv build/sbom/$*-image/sbom.json build/sbom/sediment$(patsubst %,-%,$(filter spark,$*)).json
 	rm -rf build/sbom/$*-image
 

@@ -171,7 +171,8 @@ def _build(work: Path, target: Path) -> None:
     archive(target / f"sediment-images-{images}.tar.gz", image_files(work), time_s)
     for name, extras in (("sediment", []), ("sediment-spark", ["spark"])):
         image = work / "image"
-        run(f"bill of {name}", "supply_chain/install", str(image), "services", "tracing", *extras)
+        sets = ["services", "tracing", "console", *extras]
+        run(f"bill of {name}", "supply_chain/install", str(image), *sets)
         shutil.move(image / "sbom.json", target / f"{name}-{images}.sbom.json")
         shutil.rmtree(image)
     (target / NOTES).write_text(notes((work / "CHANGELOG.md").read_text(), version))

@@ -52,10 +52,21 @@
 {{ include "sediment.egressRule" (dict "ports" . "to" $egress.databaseTo) }}
 {{- end }}
 {{- end }}
-{{- if eq .component "rlm" }}
+{{- if has .component (list "rlm" "console") }}
 {{- $grpc := index (include "sediment.ports" (dict "root" .root "component" "rsm") | fromJson) "grpc" }}
 {{- $own := dict "app.kubernetes.io/instance" .root.Release.Name "app.kubernetes.io/part-of" "sediment" }}
 {{ include "sediment.egressRule" (dict "ports" (list $grpc) "to" (list (dict "podSelector" (dict "matchLabels" $own)))) }}
+{{- end }}
+{{- if eq .component "console" }}
+{{- $rlms := list }}
+{{- range .root.Values.console.rlmAddresses }}
+{{- $rlms = append $rlms (regexFind "[0-9]+$" . | int) }}
+{{- end }}
+{{- with uniq $rlms }}
+{{ include "sediment.egressRule" (dict "ports" . "to" $egress.brokersTo) }}
+{{- end }}
+{{- end }}
+{{- if eq .component "rlm" }}
 {{- with include "sediment.brokerPorts" .root | fromJsonArray }}
 {{ include "sediment.egressRule" (dict "ports" . "to" $egress.brokersTo) }}
 {{- end }}
@@ -63,7 +74,7 @@
 {{ include "sediment.egressRule" (dict "ports" (include "sediment.storePorts" .root | fromJsonArray) "to" $egress.storeTo) }}
 {{- end }}
 {{- end }}
-{{- $settings := (index .root.Values .component).settings }}
+{{- $settings := dig "settings" dict (index .root.Values .component) }}
 {{- with regexFind "[0-9]+$" (dig (printf "%s_TRACES_ENDPOINT" (upper .component)) "" $settings) }}
 {{ include "sediment.egressRule" (dict "ports" (list .) "to" list) }}
 {{- end }}

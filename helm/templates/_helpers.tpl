@@ -19,6 +19,9 @@
 {{- /* The ports of a service, fixed: a pod is a host of its own. Call with (dict "root" $ "component" "rsm"). */ -}}
 {{- define "sediment.ports" -}}
 {{- $ports := dict "grpc" 50051 "health" 50052 "metrics" 50053 -}}
+{{- if eq .component "console" -}}
+{{- $ports = dict "https" 8443 -}}
+{{- end -}}
 {{- if and .root.Values.tls.tokens.enabled (has .component (list "rsm" "rlmm")) -}}
 {{- $ports = set $ports "tokens" 50054 -}}
 {{- end -}}

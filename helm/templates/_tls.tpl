@@ -37,6 +37,7 @@
 {{- if or .Values.checks.reconcile.enabled .Values.checks.scrub.enabled -}}{{- $all = append $all "checks" -}}{{- end -}}
 {{- if and .Values.maintenance.enabled .Values.maintenance.keepState -}}{{- $all = append $all "maintenance" -}}{{- end -}}
 {{- if include "sediment.hasSelftest" . -}}{{- $all = append $all "selftest" -}}{{- end -}}
+{{- if .Values.console.enabled -}}{{- $all = append $all "console" -}}{{- end -}}
 {{- uniq $all | toJson -}}
 {{- end -}}
 

@@ -39,6 +39,9 @@
 {{- if and (eq .Values.checks.engine "spark") (or .Values.checks.reconcile.enabled .Values.checks.scrub.enabled) (not .Values.sparkImage.repository) -}}
 {{- $wrong = append $wrong "sparkImage.repository is empty: name the image built from docker/Dockerfile.spark, or set checks.engine to local." -}}
 {{- end -}}
+{{- if and .Values.console.enabled (not .Values.tls.enabled) -}}
+{{- $wrong = append $wrong "console.enabled is true and tls.enabled is not: without TLS the console serves its own pod only; set tls.enabled, or run `sediment console` where you are." -}}
+{{- end -}}
 {{- $fullname := include "sediment.fullname" . -}}
 {{- if gt (len $fullname) 28 -}}
 {{- $wrong = append $wrong (printf "the name %s has %d characters, and with -partition-removal-sweep it is too long for a CronJob: set fullnameOverride to at most 28." $fullname (len $fullname)) -}}
@@ -135,7 +138,7 @@
 
 {{- define "sediment.wrongEnv" -}}
 {{- $wrong := list -}}
-{{- range $where := list "defaults" "rsm" "rlmm" "rlm" "migration" "maintenance" "sweeps" "checks" "selftest" -}}
+{{- range $where := list "defaults" "rsm" "rlmm" "rlm" "migration" "maintenance" "sweeps" "checks" "selftest" "console" -}}
 {{- range (index $.Values $where).extraEnv -}}
 {{- if regexMatch "^(RSM|RLMM|RLM)_" .name -}}
 {{- $wrong = append $wrong (printf "%s.extraEnv has %s, a setting: settings go to rsm.settings, rlmm.settings and rlm.settings." $where .name) -}}
@@ -148,7 +151,7 @@
 {{- /* Of lists that are given under defaults, each sentence once. */ -}}
 {{- define "sediment.wrongVolumes" -}}
 {{- $wrong := list -}}
-{{- range $component := list "rsm" "rlmm" "rlm" "migration" "maintenance" "sweeps" "checks" "selftest" -}}
+{{- range $component := list "rsm" "rlmm" "rlm" "migration" "maintenance" "sweeps" "checks" "selftest" "console" -}}
 {{- $own := index $.Values $component -}}
 {{- $values := mergeOverwrite (deepCopy $.Values.defaults) (deepCopy $own) -}}
 {{- $volumesAt := printf "%s.extraVolumes" (hasKey $own "extraVolumes" | ternary $component "defaults") -}}

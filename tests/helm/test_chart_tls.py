@@ -147,7 +147,7 @@ def test_policy_grants_the_needed_roles_to_the_charts_clients(issued: Rendered) 
     parse_policy(text.encode())  # as strict as the services
     policy = tomllib.loads(text)
     granted = {grant["identities"][0]: grant["roles"] for grant in policy["grant"]}
-    for component in ("rlm", "sweeps", "selftest"):
+    for component in ("rlm", "sweeps", "selftest", "console"):
         (identity,) = issued.one("Certificate", f"sediment-{component}-tls")["spec"]["uris"]
         assert granted.pop(identity)
     assert granted == {

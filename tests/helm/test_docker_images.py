@@ -127,12 +127,12 @@ def _check_bill_of_materials(environment: Path) -> None:
     versions = {name: each["version"] for name, each in listed.items()}
     needed = {
         entry.name: entry.version
-        for entry in locked("services", "tracing")
+        for entry in locked("services", "tracing", "console")
         if ";" not in entry.text
     }
     assert versions == versions | needed
     # No pip, no build tool: nothing that is not locked for the services.
-    assert set(versions) <= {entry.name for entry in locked("services", "tracing")}
+    assert set(versions) <= {entry.name for entry in locked("services", "tracing", "console")}
     assert bill["metadata"]["component"]["name"] == "sediment"
     for component in listed.values():
         assert licence_of(component) != ""
