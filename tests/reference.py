@@ -19,19 +19,25 @@ from services.rlm import collectors, metrics
 from services.rlm.collectors import TopicGauge
 from services.rlm.metrics import TopicCounter
 from services.rlm.settings import RlmSettings
+from services.rlmm import metrics as rlmm_metrics
 from services.rlmm import verification_ages, watch_reader, watches
 from services.rlmm.settings import RlmmSettings
-from services.rpc.server import access, interceptor, transport
-from services.rsm import direct, fetch
+from services.rpc.server import access, admission, interceptor, transport
+from services.rsm import direct, fetch, verification
+from services.rsm import metrics as rsm_metrics
 from services.rsm.settings import RsmSettings
 
 _MODULES = (
     interceptor,
     access,
+    admission,
     transport,
     reloaded_file,
     direct,
     fetch,
+    verification,
+    rsm_metrics,
+    rlmm_metrics,
     metrics,
     collectors,
     watches,

@@ -84,6 +84,11 @@ class FairQueue:
         return len(self._waiters)
 
     @property
+    def in_use(self) -> int:
+        """Return the sum of the shares that are held."""
+        return self._in_use
+
+    @property
     def idle_ratio(self) -> float:
         """Return the free share of the capacity, 0 to 1."""
         return 1 - self._in_use / self.capacity

@@ -4,8 +4,10 @@ import grpc
 
 from services.api.errors import InvalidRequestError
 from services.common.log import configure_logging
-from services.rlmm.db import Transactions, create_database_engine
+from services.rlmm.db import Transactions
+from services.rlmm.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rlmm.metrics import publish_connections
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rlmm.settings import RlmmSettings
 from services.rlmm.traced_statements import trace_statements
@@ -30,6 +32,7 @@ def main() -> None:
         engine, settings.limits(), settings.watch_limits(), settings.connection_shares()
     )
 
+    publish_connections(engine)
     ages = VerificationAges(Transactions(engine))
 
     def close() -> None:

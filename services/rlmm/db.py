@@ -1,30 +1,22 @@
-"""Connect to PostgreSQL, run transactions, translate database errors, send rows in bulk."""
+"""Run transactions on PostgreSQL, translate its errors, send rows in bulk."""
 
 import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
 import psycopg
 from psycopg.rows import namedtuple_row
 from sqlalchemy import (
-    URL,
     Connection,
     Engine,
     PoolProxiedConnection,
-    create_engine,
-    event,
-    make_url,
 )
-from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
 from sqlalchemy.exc import (
-    ArgumentError,
     DataError,
     DBAPIError,
     InterfaceError,
@@ -41,189 +33,14 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.common.bounded_file import SecretFileError, read_secret
 from services.common.failpoints import failpoint
+from services.rlmm.metrics import Operation, Result, observe
 from services.rlmm.rows import SEGMENT_COLUMNS
 from services.rlmm.shares import ConnectionShares
 
 T = TypeVar("T")
 
-DEFAULT_PORT = 5432
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class DatabaseLimits:
-    """Numbers of connections and timeouts; RlmmSettings describes each."""
-
-    pool_size: int = 16
-    pool_timeout_ms: int = 5_000
-    connect_timeout_ms: int = 5_000
-    statement_timeout_ms: int = 20_000
-    lock_timeout_ms: int = 10_000
-    idle_in_transaction_timeout_ms: int = 10_000
-
-
-DEFAULT_LIMITS = DatabaseLimits()
-
-
-def create_database_engine(
-    database_url: str,
-    limits: DatabaseLimits = DEFAULT_LIMITS,
-    application_name: str = "rlmm",
-    *,
-    password_file: Path | None = None,
-    asks_for_settings: bool = True,
-) -> Engine:
-    """Create an engine on PostgreSQL through psycopg 3. Opens no connection yet.
-
-    Args:
-        password_file: has the password, if the URL has none; read for each new connection.
-        asks_for_settings: if False, sessions keep the settings that the server gives to their role.
-
-    Raises:
-        InvalidRequestError: the text is not the URL of a PostgreSQL database, or the password file
-            cannot be used.
-    """
-    engine = create_engine(
-        _url(database_url).set(drivername="postgresql+psycopg"),
-        isolation_level="READ COMMITTED",
-        hide_parameters=True,
-        pool_size=limits.pool_size,
-        max_overflow=0,
-        # The plans and rows of the last used connection are in the processor's cache.
-        pool_use_lifo=True,
-        pool_timeout=limits.pool_timeout_ms / 1000,
-        connect_args={
-            **_connect_args(application_name, limits.connect_timeout_ms),
-            **({"options": _options(limits)} if asks_for_settings else {}),
-        },
-    )
-    if password_file is not None:
-        _read_password_from(engine, password_file)
-    return engine
-
-
-def _url(database_url: str) -> URL:
-    """Parse a URL. No error has a part of it, or a cause: each could contain the password."""
-    try:
-        url = make_url(database_url)
-    except (ArgumentError, ValueError):
-        raise InvalidRequestError(
-            "database_url: not a URL; write postgresql://USER:PASSWORD@HOST:PORT/NAME"
-        ) from None
-    if url.get_backend_name() not in ("postgresql", "postgres"):
-        raise InvalidRequestError("database_url: must begin with postgresql://")
-    if database_url.count("@") > 1:
-        # SQLAlchemy would take the rest of the password for the name of the host.
-        raise InvalidRequestError(
-            "database_url: has more than one @; write %40 for an @ in the password or user name"
-        )
-    return url
-
-
-def _read_password_from(engine: Engine, file: Path) -> None:
-    """Let each new connection use the password that is in the file then.
-
-    If the server refuses it, the password of the last connection is tried too: it stays good from
-    the replacement of the file until the change of the role. If that is refused as well, the role
-    has changed meanwhile, and the file's is tried once more. Open connections need no password.
-    """
-    if engine.url.password is not None:
-        raise InvalidRequestError(
-            "database_url: has a password, and RLMM_DATABASE_PASSWORD_FILE names another; remove "
-            "one of them"
-        )
-    try:
-        passwords = Passwords(file)
-    except SecretFileError as e:
-        raise InvalidRequestError(f"RLMM_DATABASE_PASSWORD_FILE: {e}") from None
-
-    @event.listens_for(engine, "do_connect")
-    def connect(
-        dialect: Dialect, _record: object, arguments: list[Any], named: dict[str, Any]
-    ) -> DBAPIConnection:
-        return passwords.connect(lambda p: dialect.connect(*arguments, **{**named, "password": p}))
-
-
-class Passwords:
-    """Reads the password from its file, and remembers the last one that the server accepted."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._accepted = read_secret(file)
-
-    def connect(self, connect: Callable[[str], T]) -> T:
-        accepted, password = self._accepted, self._read()
-        # The role may change right after it refused the new password, and refuse the old one too.
-        candidates = [password] if password == accepted else [password, accepted, password]
-        while True:
-            candidate = candidates.pop(0)
-            try:
-                connection = connect(candidate)
-            except psycopg.OperationalError as e:
-                was_asked = e.pgconn is not None and e.pgconn.used_password
-                if not was_asked or not candidates:
-                    raise
-            else:
-                if candidate == password:
-                    self._accepted = password
-                return connection
-
-    def _read(self) -> str:
-        try:
-            return read_secret(self._file)
-        except SecretFileError as e:
-            # The password in use may be good for a while yet.
-            _log.warning("RLMM_DATABASE_PASSWORD_FILE: %s; RLMM uses the password read before", e)
-            return self._accepted
-
-
-def endpoint(url: URL) -> str:
-    """Return HOST:PORT/NAME for messages, never the user or the password.
-
-    If the URL names several hosts (?host=A:5432&host=B:5432), return all of them with commas.
-    """
-    named = url.query.get("host", ())
-    hosts = [named] if isinstance(named, str) else list(named)
-    if not hosts:
-        hosts = [f"{url.host or 'localhost'}:{url.port or DEFAULT_PORT}"]
-    return f"{','.join(hosts)}/{url.database or ''}"
-
-
-def _options(limits: DatabaseLimits) -> str:
-    """Return the settings that a session requests from the server when it begins."""
-    session = {
-        "statement_timeout": limits.statement_timeout_ms,
-        "lock_timeout": limits.lock_timeout_ms,
-        "idle_in_transaction_session_timeout": limits.idle_in_transaction_timeout_ms,
-        "synchronous_commit": "on",
-        # To plan a look-up for its values takes longer than to run it.
-        "plan_cache_mode": "force_generic_plan",
-        # A plan is kept, so a plan made while a table was small or had no statistics must use the
-        # index too. A table without a suitable index is scanned nevertheless.
-        "enable_seqscan": "off",
-        "jit": "off",
-        # The server also detects that a client's host vanished, and releases the client's locks.
-        "tcp_keepalives_idle": 10,
-        "tcp_keepalives_interval": 5,
-        "tcp_keepalives_count": 3,
-    }
-    return " ".join(f"-c {name}={value}" for name, value in session.items())
-
-
-def _connect_args(application_name: str, connect_timeout_ms: int) -> dict[str, str | int]:
-    return {
-        "application_name": application_name,
-        "connect_timeout": -(-connect_timeout_ms // 1000),
-        # Detects within half a minute that the database host vanished.
-        "keepalives": 1,
-        "keepalives_idle": 10,
-        "keepalives_interval": 5,
-        "keepalives_count": 3,
-        "tcp_user_timeout": 30_000,
-    }
-
 
 ATTEMPTS = 3
 
@@ -292,8 +109,8 @@ class Transactions:
             RetriableRemoteStorageError: the database is unreachable or busy; the change may have
                 been committed.
         """
-        with errors_named():
-            self._require_usable()
+        self._require_usable()
+        with _measured("change"):
             return retry_if_rolled_back(lambda: self._change_once(work))
 
     def _change_once(self, work: Callable[[Session], T]) -> T:
@@ -311,7 +128,7 @@ class Transactions:
         Raises:
             RetriableRemoteStorageError: the database is unreachable or busy.
         """
-        with errors_named():
+        with _measured("read"):
             return self._again_where_stale(lambda: self._read_once(query))
 
     def _read_once(self, query: Callable[[Connection], T]) -> T:
@@ -330,7 +147,7 @@ class Transactions:
         Raises:
             RetriableRemoteStorageError: the database is unreachable or busy.
         """
-        with errors_named():
+        with _measured("look_up"):
             return self._again_where_stale(lambda: self._read_row_once(statement, parameters))
 
     def _read_row_once(self, statement: str, parameters: Mapping[str, object]) -> Any:
@@ -386,7 +203,7 @@ class Transactions:
             RetriableRemoteStorageError: the database is unreachable or busy.
         """
         # Commits, because psycopg drops the session's prepared statements on a rollback.
-        with errors_named(), self._turn(), self._engine.begin() as connection:
+        with _measured("scan"), self._turn(), self._engine.begin() as connection:
             return query(connection)
 
 
@@ -413,6 +230,61 @@ def errors_named() -> Iterator[None]:
         yield
     except (SQLAlchemyError, psycopg.Error) as e:
         raise _our_error(e) from e
+
+
+@contextmanager
+def _measured(operation: Operation) -> Iterator[None]:
+    """Convert errors as errors_named does, and count and time the block by its result."""
+    began_s = time.perf_counter()
+    result: Result = "failed"
+    try:
+        yield
+        result = "ok"
+    except (SQLAlchemyError, psycopg.Error) as e:
+        result = _result_of(e)
+        raise _our_error(e) from e
+    except RetriableRemoteStorageError:
+        # Raised by the shares of identities alone.
+        result = "no_connection"
+        raise
+    except RemoteStorageError:
+        # The database did what was asked, and RLMM refuses the request.
+        result = "ok"
+        raise
+    finally:
+        observe(operation, result, began_s)
+
+
+_RESULTS: Mapping[str, Result] = {
+    _DISK_FULL: "disk_full",
+    _UNIQUE_VIOLATION: "contradiction",
+    "53300": "no_connection",
+    "55P03": "timeout",
+    "57014": "timeout",
+    "25P03": "timeout",
+    "25P04": "timeout",
+    "42501": "denied",
+    "3D000": "not_ready",
+    **dict.fromkeys(_NOT_READY - {"25P03", "25P04"}, "not_ready"),
+}
+
+_RESULTS_OF_CLASSES: Mapping[str, Result] = {
+    "08": "unreachable",
+    "28": "denied",
+    "40": "conflict",
+    "57": "unreachable",
+    "no": "unreachable",
+}
+"""By the first two characters; "no SQLSTATE" is an error of the connection."""
+
+
+def _result_of(e: SQLAlchemyError | psycopg.Error) -> Result:
+    """Return the class of an error, for metrics."""
+    if isinstance(e, PoolTimeoutError):
+        return "no_connection"
+    code = sqlstate(e).split()[0]
+    found = _RESULTS.get(code) or _RESULTS_OF_CLASSES.get(code[:2])
+    return found or "failed"
 
 
 def _our_error(e: SQLAlchemyError | psycopg.Error) -> RemoteStorageError:

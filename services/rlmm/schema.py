@@ -24,7 +24,8 @@ from sqlalchemy import (
 )
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.rlmm.db import DatabaseLimits, create_database_engine, endpoint, errors_named
+from services.rlmm.db import errors_named
+from services.rlmm.engine import DatabaseLimits, create_database_engine, endpoint
 from services.rlmm.rows import ms_of
 from services.rlmm.schema_revision import MIGRATIONS, is_usable, known_revision
 from services.rlmm.tables import Base, DeploymentRow

@@ -6,7 +6,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from services.common.settings import ServiceSettings, whole_of
-from services.rlmm.db import DatabaseLimits
+from services.rlmm.engine import DatabaseLimits
 from services.rlmm.limits import Limits
 from services.rlmm.shares import ConnectionShares, WatchLimits
 

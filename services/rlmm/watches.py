@@ -29,14 +29,7 @@ from services.api.watches import (
     WatchedPartition,
     WatchUpdate,
 )
-from services.rlmm.db import (
-    JsonRow,
-    PartitionKey,
-    Transactions,
-    key_of,
-    partition_row,
-    run,
-)
+from services.rlmm.db import JsonRow, PartitionKey, Transactions, key_of, partition_row, run
 from services.rlmm.guards import TOPIC_FIELD, check_topic_name
 from services.rlmm.lookups import revisions
 from services.rlmm.shares import WatchedPartitions, WatchLimits

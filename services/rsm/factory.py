@@ -34,6 +34,7 @@ from services.rsm.backends.traced_pools import TracedPools
 from services.rsm.deadline import Limits
 from services.rsm.locations import Location, Locations
 from services.rsm.manager import ObjectRemoteStorageManager
+from services.rsm.metrics import MeasuredStorage, publish_part_buffers
 from services.rsm.probe import StoreProbe
 from services.rsm.settings import RegisteredLocation, RsmSettings, described, other_locations
 from services.rsm.startup import StartUp
@@ -60,6 +61,7 @@ def build_manager(
     buffers = PartBuffers(
         settings.part_buffers, settings.part_size_bytes, settings.buffer_timeout_ms
     )
+    publish_part_buffers(buffers)
     verification = ReadVerification(settings.verify_reads, settings.digest_cache_bytes)
     limits = Limits(
         upload_rate_bytes_per_s=settings.upload_rate_bytes_per_s,
@@ -88,7 +90,9 @@ def build_locations(settings: RsmSettings, waiter: Waiter | None = None) -> Loca
     """
     waiter = waiter or Waiter()
     backend = build_backend(settings, waiter)
-    current = Location(settings.location_id, backend, settings.prefix, described(settings))
+    current = Location(
+        settings.location_id, MeasuredStorage(backend), settings.prefix, described(settings)
+    )
     own = backend.target.credentials if isinstance(backend, S3Storage) else None
     others = [
         _other_location(settings, listed, own, waiter) for listed in other_locations(settings)
@@ -112,6 +116,9 @@ def build_start_up(
         )
         _log.warning(text, current)
     store = current.backend
+    if isinstance(store, MeasuredStorage):
+        # The probe sends requests that no backend has.
+        store = store.backend
     probe = S3Probe(current, store) if isinstance(store, S3Storage) else StoreProbe(current)
     return StartUp(
         locations,
@@ -148,7 +155,7 @@ def _other_location(
             listed.prefix,
             writes=False,
         )
-    return Location(listed.id, backend, listed.prefix, described(listed))
+    return Location(listed.id, MeasuredStorage(backend), listed.prefix, described(listed))
 
 
 def _credentials_of(

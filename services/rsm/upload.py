@@ -51,6 +51,21 @@ class PartBuffers:
         # Last in, first out.
         self._free: list[memoryview] = []
 
+    @property
+    def count(self) -> int:
+        """Return how many buffers there may be."""
+        return self._queue.capacity
+
+    @property
+    def in_use(self) -> int:
+        """Return how many buffers copies have."""
+        return self._queue.in_use
+
+    @property
+    def waiting(self) -> int:
+        """Return how many copies wait for a buffer."""
+        return self._queue.waiting
+
     def take(self, size_bytes: int | None = None) -> memoryview:
         """Return a buffer of at least `size_bytes` (default: the usual size) with old bytes in it.
 

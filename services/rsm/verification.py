@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import Literal
 
 from crc32c import crc32c
+from prometheus_client import Counter
 
 from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError
 from services.api.remote_storage_manager import DIGEST_CHUNK_BYTES, IndexType
@@ -17,6 +18,14 @@ from services.rsm.locations import Location
 
 VerifyReads = Literal["off", "sampled", "always"]
 SAMPLE_EVERY = 16
+
+VERIFIED = Counter(
+    "sediment_rsm_verified_parts",
+    "Chunks of logs and whole indexes whose bytes RSM compared with their copy's as they were "
+    "read, by result: equal, corrupt (they differ, or the copy's manifest is lost or damaged), "
+    "unverified (a copy of an earlier release, without digests).",
+    ("result",),
+)
 _log = logging.getLogger(__name__)
 
 
@@ -106,6 +115,8 @@ class SegmentVerification:
         if not self._asked:
             self._asked = True
             self._digests = self._find()
+        if self._digests is None:
+            VERIFIED.labels("unverified").inc()
         return self._digests
 
     def _find(self) -> SegmentDigests | None:
@@ -113,12 +124,14 @@ class SegmentVerification:
             return self._cache.get(self._location, self._keys, self._found)
         except (RemoteResourceNotFoundError, CorruptSegmentError) as e:
             if self._found.manifest_digest is not None:
+                VERIFIED.labels("corrupt").inc()
                 raise CorruptSegmentError(f"the bytes cannot be verified: {e}") from e
             _log.warning("%s: read unverified: %s", self._name, e)
             return None
 
 
 def _require_equal(what: str, crc: int, expected: int) -> None:
+    VERIFIED.labels("equal" if crc == expected else "corrupt").inc()
     if crc != expected:
         raise CorruptSegmentError(f"{what}: crc32c is {crc:08x}, was {expected:08x} when copied")
 

@@ -16,7 +16,7 @@ from services.api.errors import RemoteStorageError
 from services.api.remote_log_metadata_manager import all_segments
 from services.common.client_security import ClientSecurity
 from services.local.certificates import Certificate
-from services.rlmm.db import create_database_engine
+from services.rlmm.engine import create_database_engine
 from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient
 from tests.alerts.deployment import Deployment
@@ -364,3 +364,15 @@ ROUNDS: tuple[tuple[Fault, ...], ...] = (
         ),
     ),
 )
+
+WITHOUT_FAULT = frozenset(
+    {
+        "SedimentStoreErrors",
+        "SedimentStoreSilent",
+        "SedimentDatabaseErrors",
+        "SedimentDatabaseSilent",
+        "SedimentConnectionsUsedUp",
+        "SedimentCallsQueue",
+    }
+)
+"""Alerts that promtool alone tests."""

@@ -12,7 +12,7 @@ from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.common.settings import whole_of
-from services.rlmm.db import create_database_engine
+from services.rlmm.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.settings import RlmmSettings
 from services.rlmm.shares import ConnectionShares

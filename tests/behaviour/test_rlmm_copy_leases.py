@@ -18,7 +18,7 @@ from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.remote_log_metadata_manager import SegmentUpdate, UpdateOutcome
 from services.api.segment_batches import MAX_LEASE_MS, MIN_LEASE_MS
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlmm.db import create_database_engine
+from services.rlmm.engine import create_database_engine
 from services.rlmm.idempotency import body_digest
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.schema import upgrade

@@ -27,7 +27,7 @@ from services.api.remote_log_metadata_manager import (
     all_segments,
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.rlmm.db import create_database_engine
+from services.rlmm.engine import create_database_engine
 from services.rlmm.maintenance import MaintenancePlan, maintain
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import (

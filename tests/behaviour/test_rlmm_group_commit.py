@@ -18,7 +18,8 @@ from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.api.segment_batches import SegmentAddition
 from services.rlmm.batch import Asked, Outcomes, SegmentBatch, change_in
-from services.rlmm.db import DatabaseLimits, Transactions, create_database_engine
+from services.rlmm.db import Transactions
+from services.rlmm.engine import DatabaseLimits, create_database_engine
 from services.rlmm.group_commit import MAX_ROWS
 from services.rlmm.locked_partitions import LockedPartitions
 from services.rlmm.manager import SqlRemoteLogMetadataManager

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from services.local.postgres import EmbeddedPostgres
 from services.rlmm import epoch_index, lookups, watch_reader
-from services.rlmm.db import create_database_engine
+from services.rlmm.engine import create_database_engine
 from services.rlmm.listings import PageShape, SegmentQuery, page_statement, page_values
 from tests.harness.rlmm_history import OFFSETS_PER_SEGMENT, LongHistory, store_long_history
 

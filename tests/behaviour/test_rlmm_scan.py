@@ -13,7 +13,7 @@ from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.segment_batches import SegmentBatch, SegmentScan
 from services.api.segments import RemoteLogSegmentMetadataUpdate
-from services.rlmm.db import create_database_engine
+from services.rlmm.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.scans import BATCH_BYTES, MEMORY_BYTES, PARTITIONS_PER_STATEMENT
 from tests.contract.rlmm.scans import rows_of

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, text
 from services.api.ids import TopicIdPartition
 from services.api.partitions import SegmentTotals
 from services.api.remote_log_metadata_manager import all_partitions
-from services.rlmm.db import create_database_engine
+from services.rlmm.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.schema import upgrade
 from services.rlmm.schema_revision import MIGRATIONS

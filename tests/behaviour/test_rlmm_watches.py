@@ -21,7 +21,7 @@ from services.api.watches import HEARTBEAT_S, PartitionUpdate, WatchedPartition,
 from services.common.client_security import PLAINTEXT
 from services.common.settings import ServiceSettings
 from services.rlmm import watch_reader
-from services.rlmm.db import create_database_engine
+from services.rlmm.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rlmm.watch_reader import MAX_PENDING, Reader, Snapshot, Watch, read_changes

@@ -14,7 +14,7 @@ from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import all_events, all_segments, segments_by_id
 from services.api.segment_batches import SegmentAddition, SegmentLookup
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm.db import create_database_engine
+from services.rlmm.engine import create_database_engine
 from services.rlmm.limits import Limits
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer

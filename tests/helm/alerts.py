@@ -53,6 +53,9 @@ class Alert:
 _FAILURES = 'code=~"UNAVAILABLE|INTERNAL|UNKNOWN"'
 _REFUSALS = 'code="RESOURCE_EXHAUSTED"'
 _CALLS = "sediment_rpc_seconds_count"
+_STORE = "sediment_rsm_store_seconds_count"
+_STORE_ERRORS = 'result!~"ok|not_found"'
+_DATABASE = "sediment_rlmm_database_seconds_count"
 
 
 def _share_of_calls(matcher: str) -> str:
@@ -288,6 +291,98 @@ ALERTS = (
             },
             {"job": "sediment-rsm", "method": "Copy"},
             after_min=1,
+        ),
+    ),
+    Alert(
+        "SedimentStoreErrors",
+        "warning",
+        10,
+        f"sum by (job, operation, result) (rate({_STORE}{{{_STORE_ERRORS}}}[5m])) > 0",
+        "Requests of {{ $labels.job }} to its store fail: {{ $labels.operation }}, "
+        "{{ $labels.result }}.",
+        Example(
+            {f'{_STORE}{{job="sediment-rsm",operation="put",result="full"}}': "0+1x30"},
+            {"job": "sediment-rsm", "operation": "put", "result": "full"},
+            after_min=1,
+        ),
+    ),
+    Alert(
+        "SedimentStoreSilent",
+        "critical",
+        5,
+        "time() - sediment_rsm_store_last_success_timestamp_seconds > $limit_s",
+        "The store did nothing that {{ $labels.instance }} asked for two minutes.",
+        Example(
+            {
+                "sediment_rsm_store_last_success_timestamp_seconds"
+                '{job="sediment-rsm",instance="a"}': "-180x30",
+            },
+            {"job": "sediment-rsm", "instance": "a"},
+        ),
+        limit_s=120,
+    ),
+    Alert(
+        "SedimentDatabaseErrors",
+        "warning",
+        10,
+        f'sum by (job, operation, result) (rate({_DATABASE}{{result!="ok"}}[5m])) > 0',
+        "Work of {{ $labels.job }} in its database fails: {{ $labels.operation }}, "
+        "{{ $labels.result }}.",
+        Example(
+            {
+                f'{_DATABASE}{{job="sediment-rlmm",operation="change",result="disk_full"}}': (
+                    "0+1x30"
+                ),
+            },
+            {"job": "sediment-rlmm", "operation": "change", "result": "disk_full"},
+            after_min=1,
+        ),
+    ),
+    Alert(
+        "SedimentDatabaseSilent",
+        "critical",
+        5,
+        "time() - sediment_rlmm_database_last_success_timestamp_seconds > $limit_s",
+        "The database did nothing that {{ $labels.instance }} asked for two minutes.",
+        Example(
+            {
+                "sediment_rlmm_database_last_success_timestamp_seconds"
+                '{job="sediment-rlmm",instance="a"}': "-180x30",
+            },
+            {"job": "sediment-rlmm", "instance": "a"},
+        ),
+        limit_s=120,
+    ),
+    Alert(
+        "SedimentConnectionsUsedUp",
+        "warning",
+        15,
+        "min_over_time(sediment_rlmm_database_connections_in_use[5m]) "
+        ">= sediment_rlmm_database_connections_limit",
+        "All database connections of {{ $labels.instance }} are in use.",
+        Example(
+            {
+                "sediment_rlmm_database_connections_in_use"
+                '{job="sediment-rlmm",instance="a"}': "16x60",
+                "sediment_rlmm_database_connections_limit"
+                '{job="sediment-rlmm",instance="a"}': "16x60",
+            },
+            {"job": "sediment-rlmm", "instance": "a"},
+        ),
+    ),
+    Alert(
+        "SedimentCallsQueue",
+        "warning",
+        15,
+        "min_over_time(sediment_rpc_calls_waiting[5m]) > 0",
+        "Calls of kind {{ $labels.kind }} wait for threads of {{ $labels.instance }}.",
+        Example(
+            {
+                'sediment_rpc_calls_waiting{job="sediment-rsm",instance="a",kind="stream-in"}': (
+                    "2x60"
+                ),
+            },
+            {"job": "sediment-rsm", "instance": "a", "kind": "stream-in"},
         ),
     ),
     Alert(

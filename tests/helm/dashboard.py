@@ -28,6 +28,13 @@ def _calls(quantile: float) -> str:
     return f"histogram_quantile({quantile}, {rates})"
 
 
+def _work(quantile: float, buckets: str) -> str:
+    rates = f"sum by (le, operation) (rate({buckets}[$__rate_interval]))"
+    return f"histogram_quantile({quantile}, {rates})"
+
+
+_BY_RESULT = "operation, result"
+
 ROWS: dict[str, tuple[Panel, ...]] = {
     "At a glance": (
         Panel("Services up", "none", {"{{job}}": 'sum by (job) (up{job=~"sediment-.*"})'}),
@@ -123,6 +130,68 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             {
                 "{{kind}}": "time() - "
                 "max by (kind) (sediment_rlmm_oldest_verification_timestamp_seconds)"
+            },
+        ),
+    ),
+    "Store and database": (
+        Panel(
+            "Work in the store",
+            "ops",
+            {"{{operation}} {{result}}": _rate("sediment_rsm_store_seconds_count", _BY_RESULT)},
+        ),
+        Panel(
+            "99% of the work in the store ends within",
+            "s",
+            {"{{operation}}": _work(0.99, "sediment_rsm_store_seconds_bucket")},
+        ),
+        Panel(
+            "Part buffers of copies",
+            "none",
+            {
+                "{{instance}} in use": "sediment_rsm_part_buffers_in_use",
+                "{{instance}} limit": "sediment_rsm_part_buffers_limit",
+                "{{instance}} waiting": "sediment_rsm_part_buffers_waiting",
+            },
+        ),
+        Panel(
+            "Work in the database",
+            "ops",
+            {"{{operation}} {{result}}": _rate("sediment_rlmm_database_seconds_count", _BY_RESULT)},
+        ),
+        Panel(
+            "99% of the work in the database ends within",
+            "s",
+            {"{{operation}}": _work(0.99, "sediment_rlmm_database_seconds_bucket")},
+        ),
+        Panel(
+            "Database connections",
+            "none",
+            {
+                "{{instance}} in use": "sediment_rlmm_database_connections_in_use",
+                "{{instance}} limit": "sediment_rlmm_database_connections_limit",
+            },
+        ),
+        Panel(
+            "Since the last success",
+            "s",
+            {
+                "store, {{instance}}": "time() - sediment_rsm_store_last_success_timestamp_seconds",
+                "database, {{instance}}": "time() - "
+                "sediment_rlmm_database_last_success_timestamp_seconds",
+            },
+        ),
+        Panel(
+            "Verified while they were read",
+            "ops",
+            {"{{result}}": _rate("sediment_rsm_verified_parts_total", "result")},
+        ),
+        Panel(
+            "Calls in progress",
+            "none",
+            {
+                "{{job}} {{kind}}": "sum by (job, kind) (sediment_rpc_calls_in_progress)",
+                "{{job}} {{kind}} waiting": "sum by (job, kind) (sediment_rpc_calls_waiting)",
+                "{{job}} {{kind}} limit": "sum by (job, kind) (sediment_rpc_calls_limit)",
             },
         ),
     ),

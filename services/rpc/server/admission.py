@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Event, Lock, Semaphore, Thread
+from threading import Event, Lock, Thread
 from typing import Any, Self
 
 import grpc
+from prometheus_client import Gauge
 
 from services.api.errors import ThrottledError
 from services.common.fair_queue import FairQueue
@@ -30,6 +31,21 @@ _MOST_KEPT = 1_024
 # years.
 _NO_DEADLINE_S = 1e12
 _log = logging.getLogger("sediment.rpc")
+
+CALLS_IN_PROGRESS = Gauge(
+    "sediment_rpc_calls_in_progress",
+    "Calls that have a thread, by kind: unary, stream-in (RSM's copies), stream-out (fetches and "
+    "lists), watch.",
+    ["kind"],
+)
+CALLS_LIMIT = Gauge(
+    "sediment_rpc_calls_limit", "Calls of a kind that may have a thread at once.", ["kind"]
+)
+CALLS_WAITING = Gauge(
+    "sediment_rpc_calls_waiting",
+    "Calls that wait for a thread, or for their identity's turn, by kind.",
+    ["kind"],
+)
 
 
 class ServedCall:
@@ -162,13 +178,14 @@ class AdmissionQueue:
         """
         served = whole_of(most, identity_share_percent)
         places = served + whole_of(waiting, identity_share_percent)
+        self._kind = kind
         self._name = f"concurrent {kind} calls"
         self._most, self._most_waiting = most, waiting
         self._turns = FairQueue(f"{self._name} (limit {served})", served)
         self._of_identity: dict[str, _OfIdentity] = {}
         self._lock = Lock()
         self.pool = ThreadPoolExecutor(served if served == most else places, kind)
-        self._places = Semaphore(places)
+        self._free_places = self._all_places = places
         self._idle_timeout_s = idle_timeout_s
         self._default_deadline_s = default_deadline_s
         self._served: set[ServedCall] = set()
@@ -177,10 +194,31 @@ class AdmissionQueue:
 
     def try_enter(self) -> bool:
         """Count a call if there is room for it; the call must `leave` once."""
-        return self._places.acquire(blocking=False)
+        with self._lock:
+            if not self._free_places:
+                return False
+            self._free_places -= 1
+            return True
 
     def leave(self) -> None:
-        self._places.release()
+        with self._lock:
+            self._free_places += 1
+
+    def publish(self) -> None:
+        """Publish the numbers of calls of this kind, as they are at each scrape."""
+        CALLS_IN_PROGRESS.labels(self._kind).set_function(self.in_progress)
+        CALLS_LIMIT.labels(self._kind).set_function(lambda: self._turns.capacity)
+        CALLS_WAITING.labels(self._kind).set_function(self.waiting)
+
+    def in_progress(self) -> int:
+        """Return how many calls have a thread and their turn."""
+        with self._lock:
+            turns = [self._turns, *(own.turns for own in self._of_identity.values())]
+        return max(len(self._served) - sum(each.waiting for each in turns), 0)
+
+    def waiting(self) -> int:
+        """Return how many calls wait for a thread or for their turn."""
+        return max(self._all_places - self._free_places - self.in_progress(), 0)
 
     def refuse(self) -> ThrottledError:
         limit = self._turns.capacity

@@ -194,7 +194,7 @@ def start_grpc(
     request_timeout_s = settings.default_deadline_ms / 1000
     access = open_access(settings)
     server = _create_server(
-        threads, request_timeout_s, settings, cleanup, access, service.watch_methods
+        threads, request_timeout_s, settings, cleanup, access, service.watch_methods, published=True
     )
     service.add_to(server)
     names = [service.full_name, reflection.SERVICE_NAME]
@@ -227,6 +227,8 @@ def _create_server(
     cleanup: ExitStack,
     access: Access | None = None,
     watch_methods: Collection[str] = (),
+    *,
+    published: bool = False,
 ) -> grpc.Server:
     """Create a server.
 
@@ -234,6 +236,7 @@ def _create_server(
         request_timeout_s: how long unary calls may take to send their request.
         access: decides who may call what; None serves everyone.
         watch_methods: as in Service.
+        published: publish the numbers of its calls.
     """
     idle_timeout_s = settings.stream_idle_timeout_ms / 1000
     share_percent = 100 if access is None else settings.share_percent
@@ -265,6 +268,8 @@ def _create_server(
     cleanup.enter_context(Watchdog(queues))
     for queue in queues:
         cleanup.enter_context(queue.pool)
+        if published:
+            queue.publish()
     refusals = cleanup.enter_context(ThreadPoolExecutor(REFUSAL_THREADS, "refusal"))
     return grpc.server(
         refusals,

@@ -19,7 +19,7 @@ from services.local.postgres import EmbeddedPostgres
 from services.local.process import LOOPBACK
 from services.local.stack import ServiceProcess, rlmm_settings
 from services.rlmm import schema
-from services.rlmm.db import create_database_engine
+from services.rlmm.engine import create_database_engine
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from tests.deep.linearizability.history import TrailEntry

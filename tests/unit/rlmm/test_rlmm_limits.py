@@ -19,7 +19,7 @@ from services.api.segments import (
     SegmentLeaderEpoch,
     segment_leader_epochs,
 )
-from services.rlmm.db import create_database_engine
+from services.rlmm.engine import create_database_engine
 from services.rlmm.limits import Limits, check_storable
 from services.rlmm.rows import event_key, ms_of
 

@@ -2,7 +2,7 @@
 
 import random
 from array import array
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -30,9 +30,11 @@ from tests.contract.remote_storage_manager_contract import (
     MIB,
     Files,
     copied,
+    of_an_older_release,
     some_bytes,
 )
 from tests.harness.eventually import eventually
+from tests.harness.published import published
 
 SIZE = 3 * MIB + 1000
 
@@ -249,3 +251,36 @@ def test_a_manifest_without_a_digest_for_each_chunk_is_none(
     manifest.write_bytes(manifest.read_bytes().replace(before, after))
     with pytest.raises(CorruptSegmentError, match="not a manifest"):
         DigestCache(MIB).get(location, location.keys(segment), found(segment))
+
+
+def test_verified_corrupt_and_unverified_parts_are_counted(tmp_path: Path) -> None:
+    def parts() -> list[float]:
+        name = "sediment_rsm_verified_parts_total"
+        return [published(name, {"result": r}) for r in ("equal", "corrupt", "unverified")]
+
+    def moved(read: Callable[[], object]) -> list[float]:
+        before = parts()
+        read()
+        return [now - then for now, then in zip(parts(), before, strict=True)]
+
+    settings = RsmSettings(backend="filesystem", directory=tmp_path, verify_reads="always")
+    with closing(build_manager(settings)) as rsm:
+        metadata = copied(rsm, Files(some_bytes(SIZE)))
+        assert moved(lambda: list(rsm.fetch_log_segment(metadata, 0))) == [4, 0, 0]
+        old = of_an_older_release(metadata)
+        (manifest,) = tmp_path.rglob("*.manifest")
+        kept = manifest.read_bytes()
+        manifest.unlink()
+        with closing(build_manager(settings)) as fresh:
+            assert moved(lambda: list(fresh.fetch_log_segment(old, 0))) == [0, 0, 4]
+        manifest.write_bytes(kept)
+        (log,) = tmp_path.rglob("*.log")
+        content = bytearray(log.read_bytes())
+        content[MIB] ^= 1
+        log.write_bytes(content)
+
+        def read_changed() -> None:
+            with pytest.raises(CorruptSegmentError):
+                list(rsm.fetch_log_segment(metadata, 0))
+
+        assert moved(read_changed) == [1, 1, 0]
