@@ -11,10 +11,12 @@ from services.api.ids import TopicIdPartition, uuid_from_text
 from services.api.lineage import Lineage
 from services.api.partitions import NOTHING_COPIED
 from services.api.remote_log_metadata_manager import all_segments
+from services.api.remote_storage_manager import IndexType
 from services.api.retention import plan_retention
 from services.api.segments import RemoteLogSegmentState, segment_leader_epochs
 from services.api.topic_config import RetentionOwner
 from spark_jobs.planning import NO_OWNER, NO_REPORT, ON_HOLD, PAUSED
+from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.tier import HOUR_MS, OFFSETS, SIZE_BYTES, Tier, a_topic, ids, now_ms, segment
 from tests.spark.jobs import Done, Jobs
 
@@ -312,18 +314,28 @@ def test_what_was_marked_long_ago_is_finished_and_nothing_else(jobs: Jobs, tier:
     assert {tier.rlmm.partition_state(tp).value.log_start_offset for tp in everywhere} == {0}
 
 
-def test_a_hold_stops_the_waves_that_have_not_begun(jobs: Jobs, tier: Tier) -> None:
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ({"sediment.hold": "true"}, ON_HOLD),
+        ({"sediment.sweep.paused": "true"}, PAUSED),
+        ({"sediment.retention.owner": "rlm"}, "sediment.retention.owner is rlm"),
+    ],
+    ids=["hold", "pause", "owner"],
+)
+def test_settings_stop_the_waves_that_have_not_begun(
+    jobs: Jobs, tier: Tier, setting: dict[str, str], why: str
+) -> None:
     [tp] = a_topic()
     tier.fill(tp, 5)
     tier.report(tp, 5)
     tier.settings(tp.topic_id, BY_TIME)
-    hold = {**BY_TIME, "sediment.hold": "true"}
-    at = {"deleting": lambda: tier.settings(tp.topic_id, hold)}
+    at = {"deleting": lambda: tier.settings(tp.topic_id, {**BY_TIME, **setting})}
     done = jobs.retention([tp.topic], at, apply=True, wave_segments=2)
     assert (done.outcome, done.exit_code) == ("REFUSED", 2)
     assert (done.totals["deleted_segments"], done.totals["refused_segments"]) == (2, 3)
-    assert dict(done.errors) == {ON_HOLD: 3}
-    assert done.partition(tp)["error"] == ON_HOLD
+    assert dict(done.errors) == {why: 3}
+    assert done.partition(tp)["error"] == why
     assert [row.state for row in tier.rows(tp)] == [FINISHED] * 3
     assert tier.rlmm.partition_state(tp).value.log_start_offset == 2 * OFFSETS
 
@@ -381,6 +393,23 @@ def test_a_topic_that_would_lose_too_large_a_share_is_refused_alone(jobs: Jobs, 
     )
     assert "3 of the topic's 4 segments" in done.partition(large)["error"]
     assert len(tier.rows(large)) == 4
+
+
+def test_a_topic_that_would_lose_too_large_a_share_of_its_bytes_is_refused(
+    jobs: Jobs, tier: Tier
+) -> None:
+    [tp] = a_topic()
+    large = segment(
+        tp, 0, segment_size_in_bytes=9 * SIZE_BYTES, max_timestamp_ms=now_ms() - 10 * HOUR_MS
+    )
+    tier.copy(large, Files(bytes(9 * SIZE_BYTES), dict.fromkeys(IndexType, b"index")))
+    tier.fill(tp, 3, first=1, age_ms=0)
+    tier.report(tp, 4)
+    tier.settings(tp.topic_id, BY_TIME)
+    done = jobs.retention([tp.topic], apply=True, max_topic_percent=50.0)
+    assert (done.outcome, done.exit_code) == ("REFUSED", 2)
+    assert "9000 of the topic's 12000 bytes" in done.partition(tp)["error"]
+    assert len(tier.rows(tp)) == 4
 
 
 def test_many_segments_are_reported_in_a_file_beside_the_report(
