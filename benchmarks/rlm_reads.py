@@ -227,7 +227,7 @@ def _seconds(services: Deployment, name: TopicIdPartition) -> float:
     parts = services.rlm.fetch(request)
     first = next(parts)
     elapsed_s = time.perf_counter() - began
-    if not first.record_batches:
+    if not first.pieces:
         raise RuntimeError(f"{name}: no records: {first.error} {first.error_message}")
     for _ in parts:
         pass
@@ -253,14 +253,15 @@ def _fetched(
         for part in rlm.fetch(request):
             if part.error is not FetchError.NONE:
                 raise RuntimeError(f"offset {offset}: {part.error} {part.error_message}")
-            size += len(part.record_batches)
-            offset = _offset_after(part.record_batches, offset)
+            size += part.size_bytes
+            for piece in part.pieces:
+                offset = _offset_after(piece, offset)
             end = part.high_watermark
         if offset > start or offset >= end:
             return (size, offset) if size else None
 
 
-def _offset_after(batches: bytes, offset: int) -> int:
+def _offset_after(batches: bytes | memoryview, offset: int) -> int:
     at = 0
     while at < len(batches):
         base, length, last_delta = _HEAD.unpack_from(batches, at)

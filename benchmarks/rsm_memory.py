@@ -83,6 +83,6 @@ def _require_same_bytes(
     services: Deployment, metadata: RemoteLogSegmentMetadata, digest: Digest
 ) -> None:
     fetched = Digest()
-    size = sum(map(len, fetched.of(services.rsm.fetch_log_segment(metadata, 0))))
+    size = sum(map(len, fetched.of(map(bytes, services.rsm.fetch_log_segment(metadata, 0)))))
     if (size, fetched.crc32c) != (SIZE_BYTES, digest.crc32c):
         raise RuntimeError(f"{size} bytes came back, or others than were sent")

@@ -110,7 +110,7 @@ def _fetch_once(
     """Fetch once; None if RLM waited for the store as long as it waits, and reads on."""
     request = FetchRequest((FetchPartition(tp, offset, FETCH_BYTES),), FETCH_BYTES)
     found: list[_Whole] = []
-    pieces: list[bytes] = []
+    pieces: list[bytes | memoryview] = []
     source: RecordSource | None = None
     is_slow = False
     for part in manager.fetch(request):
@@ -120,7 +120,7 @@ def _fetch_once(
         if part.source is not source:
             found.extend(_parse(b"".join(pieces), source))
             pieces, source = [], part.source
-        pieces.append(part.record_batches)
+        pieces.extend(part.pieces)
     found.extend(_parse(b"".join(pieces), source))
     if not found and is_slow:
         return None

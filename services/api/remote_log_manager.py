@@ -299,8 +299,9 @@ class FetchPart:
         last_stable_offset: the offset of the first open transaction, else the high watermark.
         log_start_offset: the first readable offset, in the tier or here; -1 if unknown, because
             only local offsets were read and the tier never was.
-        record_batches: bytes as Kafka wrote them. The joined parts of a partition are whole
-            batches; the first may begin before the fetch offset.
+        pieces: of the record batches, as Kafka wrote them; views of memory that several parts may
+            share. The joined parts of a partition are whole batches; the first may begin before the
+            fetch offset.
         source: None if there are no record batches.
         aborted_transactions: with READ_COMMITTED those with records in this part; one with records
             in several parts is in the first of them, and perhaps in more.
@@ -318,12 +319,22 @@ class FetchPart:
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
-    record_batches: bytes = b""
+    pieces: tuple[bytes | memoryview, ...] = ()
     source: RecordSource | None = None
     aborted_transactions: tuple[AbortedTransaction, ...] = ()
     diverging_epoch: EpochEnd | None = None
     throttle_time_ms: int = 0
     metadata_age_ms: int | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of the record batches."""
+        return sum(map(len, self.pieces))
+
+    @property
+    def record_batches(self) -> bytes:
+        """Return the record batches in one piece: a copy."""
+        return b"".join(self.pieces)
 
 
 class ProblemKind(Enum):

@@ -123,7 +123,7 @@ class RemoteStorageManager(Protocol):
         metadata: RemoteLogSegmentMetadata,
         start_position: int,
         end_position: int | None = None,
-    ) -> Iterator[bytes]:
+    ) -> Iterator[bytes | memoryview]:
         """Stream the log from `start_position` to `end_position`, bytes, both inclusive.
 
         Ends at min(end_position, end of file); None means the end of file. An empty file from 0 is

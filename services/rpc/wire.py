@@ -126,21 +126,27 @@ def _chunk_from_wire(message: bytes) -> SegmentChunk | None:
 _DATA = b"\x0a"
 
 
-def fetched_chunk_to_wire(data: bytes) -> bytes:
+def fetched_chunk_to_wire(data: bytes | memoryview) -> bytes:
     """Encode a FetchLogSegmentResponse with `data`, which is not empty."""
     return b"".join((_DATA, length_to_wire(len(data)), data))
 
 
-def fetched_chunk_from_wire(message: bytes) -> bytes:
-    """Decode the `data` of a message; raise protobuf's DecodeError if it is malformed."""
+def fetched_chunk_from_wire(message: bytes) -> memoryview:
+    """Decode the `data` of a message, as a view of it if nothing else is there.
+
+    Raises:
+        DecodeError: of protobuf, if the message is malformed.
+    """
     length = read_length(message, 1) if message[:1] == _DATA else None
     if length is not None and sum(length) == len(message):
-        return message[length[1] :]
-    return pb.FetchLogSegmentResponse.FromString(message).data
+        return memoryview(message)[length[1] :]
+    return memoryview(pb.FetchLogSegmentResponse.FromString(message).data)
 
 
 def chunks_handler(
-    behavior: Callable[[pb.FetchLogSegmentRequest, grpc.ServicerContext], Iterator[bytes]],
+    behavior: Callable[
+        [pb.FetchLogSegmentRequest, grpc.ServicerContext], Iterator[bytes | memoryview]
+    ],
 ) -> Handler:
     """Return a handler of fetches whose `behavior` yields the chunks themselves."""
     parse = pb.FetchLogSegmentRequest.FromString

@@ -45,11 +45,11 @@ class RemoteStorageManagerServicer(pb_grpc.RemoteStorageManagerServicer):
         self, request: pb.FetchLogSegmentRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.FetchLogSegmentResponse]:
         for data in self.log_chunks(request, context):
-            yield pb.FetchLogSegmentResponse(data=data)
+            yield pb.FetchLogSegmentResponse(data=bytes(data))
 
     def log_chunks(
         self, request: pb.FetchLogSegmentRequest, context: grpc.ServicerContext
-    ) -> Iterator[bytes]:
+    ) -> Iterator[bytes | memoryview]:
         """Stream a log's chunks as raw bytes."""
         with within("metadata"):
             metadata = read_segment_from_proto(request.metadata)

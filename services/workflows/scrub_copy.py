@@ -60,7 +60,7 @@ class _Problem:
         return self.text
 
 
-Fetch = Callable[[Sequence[_Part]], Iterator[bytes]]
+Fetch = Callable[[Sequence[_Part]], Iterator[bytes | memoryview]]
 
 
 class CopyScrub:
@@ -135,7 +135,7 @@ class CopyScrub:
             [part], lambda _: self._rsm.fetch_index(self._metadata, kind), _PassingBytes()
         )
 
-    def _fetch_log(self, parts: Sequence[_Part]) -> Iterator[bytes]:
+    def _fetch_log(self, parts: Sequence[_Part]) -> Iterator[bytes | memoryview]:
         end = parts[-1].start + parts[-1].size_bytes
         # An empty log has no last byte.
         last = end - 1 if end else None
@@ -160,7 +160,9 @@ class CopyScrub:
         if not is_wrong_again:
             raise UnverifiedError(f"the first read was damaged, the second correct: {first}")
 
-    def _problem(self, parts: Sequence[_Part], pieces: Iterator[bytes]) -> _Problem | None:
+    def _problem(
+        self, parts: Sequence[_Part], pieces: Iterator[bytes | memoryview]
+    ) -> _Problem | None:
         """Read `pieces` and return the first problem of the parts."""
         self._take(sum(part.size_bytes for part in parts))
         try:
@@ -182,14 +184,14 @@ class _PassingBytes:
     def __init__(self) -> None:
         self.digest = FileDigest(0, 0)
 
-    def of(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    def of(self, pieces: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
         for piece in pieces:
             size_bytes = self.digest.size_bytes + len(piece)
             self.digest = FileDigest(size_bytes, crc32c(piece, self.digest.crc32c))
             yield piece
 
 
-def sums_of(pieces: Iterator[bytes], sizes_bytes: Sequence[int]) -> list[FileDigest]:
+def sums_of(pieces: Iterator[bytes | memoryview], sizes_bytes: Sequence[int]) -> list[FileDigest]:
     """Compute the digests of adjacent parts of these sizes; extra bytes count to the last part."""
     sums, number = [FileDigest(0, 0) for _ in sizes_bytes], 0
     for piece in pieces:

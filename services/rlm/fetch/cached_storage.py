@@ -43,7 +43,7 @@ class CacheInvalidatingStorage:
         metadata: RemoteLogSegmentMetadata,
         start_position: int,
         end_position: int | None = None,
-    ) -> Iterator[bytes]:
+    ) -> Iterator[bytes | memoryview]:
         return self._rsm.fetch_log_segment(metadata, start_position, end_position)
 
     def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedLogSegment:

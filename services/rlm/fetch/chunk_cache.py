@@ -43,7 +43,7 @@ class LogSource(Protocol):
 
     def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start: int, end: int, /
-    ) -> Iterator[bytes]: ...
+    ) -> Iterator[bytes | memoryview]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ class Fetcher:
 
 
 class _Parts:
-    """Join batches of one partition into parts of up to MAX_PART_BYTES.
+    """Gather batches of one partition into parts of up to MAX_PART_BYTES.
 
     Args:
         aborted_below: returns the aborted transactions of a part, given the offset after it.
@@ -207,17 +207,17 @@ class _Parts:
         aborted = self._aborted_below(self._end_offset)
         self._is_empty = False
         if len(pieces) > 1:
-            yield self._part(b"".join(pieces), self._source, aborted)
+            yield self._part(tuple(pieces), self._source, aborted)
             return
         # Only a batch that is alone may be larger than a part; it is split.
         for at in range(0, len(pieces[0]), MAX_PART_BYTES):
-            data = bytes(pieces[0][at : at + MAX_PART_BYTES])
-            yield self._part(data, self._source, aborted)
+            data = pieces[0][at : at + MAX_PART_BYTES]
+            yield self._part((data,), self._source, aborted)
             aborted = ()
 
     def _part(
         self,
-        record_batches: bytes = b"",
+        pieces: tuple[memoryview, ...] = (),
         source: RecordSource | None = None,
         aborted: tuple[AbortedTransaction, ...] = (),
     ) -> FetchPart:
@@ -226,7 +226,7 @@ class _Parts:
             high_watermark=self.bounds.high_watermark,
             last_stable_offset=self.bounds.last_stable_offset,
             log_start_offset=self.bounds.log_start_offset,
-            record_batches=record_batches,
+            pieces=pieces,
             source=source,
             aborted_transactions=aborted,
             metadata_age_ms=None if self.tier_age_s is None else int(self.tier_age_s * 1000),

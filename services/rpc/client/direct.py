@@ -75,7 +75,7 @@ class DirectReader:
 
     def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start: int, end: int
-    ) -> Iterator[bytes]:
+    ) -> Iterator[bytes | memoryview]:
         """Read the bytes from `start` to `end`, both inclusive, or to the end of the log."""
         at = start
         opened = self._open(metadata, end + 1 - start)

@@ -74,7 +74,7 @@ class RemoteStorageManagerClient:
         metadata: RemoteLogSegmentMetadata,
         start_position: int,
         end_position: int | None = None,
-    ) -> Iterator[bytes]:
+    ) -> Iterator[bytes | memoryview]:
         request = pb.FetchLogSegmentRequest(
             metadata=metadata_to_proto(metadata),
             start_position=start_position,

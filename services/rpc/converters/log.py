@@ -116,7 +116,7 @@ def epoch_end_to_proto(end: EpochEnd | None) -> pb.EpochEnd | None:
     return pb.EpochEnd(leader_epoch=end.leader_epoch, end_offset=end.end_offset)
 
 
-def fetch_part_from_proto(message: pb.FetchResponse, record_batches: bytes) -> FetchPart:
+def fetch_part_from_proto(message: pb.FetchResponse, records: bytes | memoryview) -> FetchPart:
     """Convert a part whose records may have been read without protobuf."""
     has_source = message.source != pb.RECORD_SOURCE_UNSPECIFIED
     diverges, end = message.HasField("diverging_epoch"), message.diverging_epoch
@@ -127,7 +127,7 @@ def fetch_part_from_proto(message: pb.FetchResponse, record_batches: bytes) -> F
         high_watermark=message.high_watermark,
         last_stable_offset=message.last_stable_offset,
         log_start_offset=message.log_start_offset,
-        record_batches=record_batches,
+        pieces=(records,) if records else (),
         source=record_source.from_proto(message.source, "source") if has_source else None,
         aborted_transactions=tuple(
             AbortedTransaction(each.first_offset, each.producer_id)

@@ -24,7 +24,7 @@ class _OneLog:
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
         for wanted in request.partitions:
             name = wanted.topic_id_partition
-            yield FetchPart(name, record_batches=batch(0), source=RecordSource.LOCAL)
+            yield FetchPart(name, pieces=(batch(0),), source=RecordSource.LOCAL)
 
     def list_offsets(self, queries: OffsetQueries) -> list[FoundOffset]:
         return [FoundOffset(each.topic_id_partition, offset=1) for each in queries.queries]

@@ -16,11 +16,13 @@ from services.api.errors import (
     ThrottledError,
 )
 from services.api.ids import uuid_from_text, uuid_to_text
+from services.api.remote_log_manager import FetchPart, RecordSource
 from services.api.remote_storage_manager import ObjectQuery, SegmentChunk, SegmentFile
 from services.api.topic_config import topic_config
 from services.api.validation import INT64_MAX, seal
 from services.rlm.describe import page_of, token_after
 from services.rlmm import limits
+from services.rpc.converters.log import fetch_part_from_proto, fetch_part_to_proto
 from services.rpc.statuses import map_rpc_errors, status_of
 from services.rpc.wire import (
     copied_chunk_to_wire,
@@ -28,9 +30,11 @@ from services.rpc.wire import (
     fetched_chunk_to_wire,
     request_from_wire,
 )
+from services.rpc.wire_parts import ReceivedPart, part_to_wire
 from services.rsm import segment_objects
 from tests.harness.parsers.target import Target
 from tests.unit.rlm.kafka_bytes import NAME
+from tieredstorage.v1 import remote_log_manager_pb2 as pb_rlm
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 
 _QUERY = ObjectQuery(1, 2, 3)
@@ -85,6 +89,24 @@ def _read_copy_request(data: bytes) -> None:
 def _read_fetch_response(data: bytes) -> None:
     theirs = pb.FetchLogSegmentResponse.FromString(data)
     assert fetched_chunk_from_wire(data) == theirs.data
+
+
+def _read_part(data: bytes) -> None:
+    """Compare the short way of decoding a part of a Fetch with protobuf's own.
+
+    If a message has records and again none, protobuf goes by the last: no service sends it.
+    """
+    theirs, received = pb_rlm.FetchResponse.FromString(data), ReceivedPart(data)
+    if not theirs.record_batches:
+        received.part()
+        return
+    assert received.message() == theirs
+    assert received.part() == fetch_part_from_proto(theirs, theirs.record_batches)
+
+
+def _parts() -> Sequence[bytes]:
+    part = FetchPart(NAME, pieces=(b"records",), source=RecordSource.REMOTE)
+    return [part_to_wire(part), fetch_part_to_proto(part).SerializeToString()]
 
 
 class _Failed(grpc.RpcError, grpc.Call):
@@ -183,6 +205,7 @@ TARGETS = (
         (DecodeError,),
         lambda: [fetched_chunk_to_wire(b"data")],
     ),
+    Target("part_of_fetch", _read_part, (DecodeError, InvalidRequestError), _parts),
     Target("error_status", _read_status, (), _statuses),
     Target("topic_config", _read_topic_config, (InvalidRequestError,), _topic_configs),
 )

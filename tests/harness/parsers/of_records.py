@@ -52,7 +52,7 @@ class _Answer:
         self._batches = batches
 
     def fetch(self, request: Any) -> Iterator[FetchPart]:
-        yield FetchPart(NAME, FetchError.NONE, "", 1, 1, 0, self._batches, RecordSource.LOCAL)
+        yield FetchPart(NAME, FetchError.NONE, "", 1, 1, 0, (self._batches,), RecordSource.LOCAL)
 
 
 def _decode(data: bytes) -> None:

@@ -35,7 +35,7 @@ class OneBatch:
         self._batch = bytes(builder.buffer())
 
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
-        yield FetchPart(TP, FetchError.NONE, "", 3, 3, 0, self._batch, RecordSource.REMOTE)
+        yield FetchPart(TP, FetchError.NONE, "", 3, 3, 0, (self._batch,), RecordSource.REMOTE)
 
 
 @pytest.mark.parametrize(

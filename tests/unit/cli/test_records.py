@@ -47,10 +47,10 @@ class OneLog:
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
         end = self.end_offset
         if self.error is not FetchError.NONE:
-            yield FetchPart(TP, self.error, ODD_TEXT, -1, -1, -1, b"", None)
+            yield FetchPart(TP, self.error, ODD_TEXT, -1, -1, -1, (), None)
         for at in range(0, len(self.batches), MIB):
             part = self.batches[at : at + MIB]
-            yield FetchPart(TP, FetchError.NONE, "", end, end, 0, part, RecordSource.REMOTE)
+            yield FetchPart(TP, FetchError.NONE, "", end, end, 0, (part,), RecordSource.REMOTE)
 
     def describe_partitions(
         self, topics: list[str], *, page_size: int, page_token: str

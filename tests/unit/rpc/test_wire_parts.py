@@ -22,7 +22,7 @@ PART = FetchPart(
     TopicIdPartition(UUID(int=7), "payments", 3),
     high_watermark=900,
     last_stable_offset=-1,
-    record_batches=b"\x3a" * 300,
+    pieces=(b"\x3a" * 300,),
     source=RecordSource.REMOTE,
     aborted_transactions=(AbortedTransaction(5, 77),),
     metadata_age_ms=0,
@@ -42,8 +42,27 @@ def test_protobuf_reads_what_we_write_and_we_read_what_protobuf_writes(part: Fet
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_part_is_equal_after_conversion(size: int) -> None:
-    part = replace(PART, record_batches=bytes(size))
+    part = replace(PART, pieces=(bytes(size),))
     assert ReceivedPart(part_to_wire(part)).part() == part
+
+
+def test_pieces_are_sent_as_one() -> None:
+    records = memoryview(bytes(range(256)) * 2)
+    part = replace(PART, pieces=(records[:7], b"", records[7:300], records[300:]))
+    received = ReceivedPart(part_to_wire(part)).part()
+    assert received == replace(part, pieces=(records,))
+    assert received.record_batches == part.record_batches == bytes(records)
+    assert received.size_bytes == part.size_bytes == len(records)
+
+
+@pytest.mark.parametrize("transactions", [1, 1000])
+def test_parts_that_differ_in_their_records_only_are_read_each(transactions: int) -> None:
+    aborted = tuple(AbortedTransaction(at, at) for at in range(transactions))
+    parts = [
+        replace(PART, aborted_transactions=aborted, pieces=(bytes([n]) * n,)) for n in range(1, 4)
+    ]
+    parts.append(replace(parts[0], pieces=(), source=None))
+    assert [ReceivedPart(part_to_wire(part)).part() for part in parts * 2] == parts * 2
 
 
 @pytest.mark.parametrize(
