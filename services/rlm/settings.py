@@ -294,8 +294,8 @@ class RlmSettings(ServiceSettings):
         default=64 * 1024 * 1024,
         ge=0,
         description="Memory for parts of remote segments that were read, or are read ahead of "
-        "sequential readers, bytes. Each of these needs 32 MiB to be read fastest. If it is full, "
-        "each reader has up to 1 MiB more.",
+        "sequential readers, bytes. With 16 MiB for each of these RLM reads ahead of it; with 8 "
+        "MiB its requests are long. If it is full, each reader has up to 1 MiB more.",
     )
     direct_reads: bool = Field(
         default=False,

@@ -14,7 +14,7 @@ from weakref import WeakSet
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlm.fetch.chunk_cache import MIB, Chunk, ChunkCache
+from services.rlm.fetch.chunk_cache import ABANDONED_AFTER_S, MIB, Chunk, ChunkCache
 
 MIN_REQUEST_BYTES = 64 * 1024
 MIN_SEQUENTIAL_BYTES = 8 * MIB
@@ -101,7 +101,7 @@ NextSegment = Callable[[], RemoteLogSegmentMetadata | None]
 """Find the segment that a sequential reader reads next."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class SequentialRead:
     """What a reader has read without a gap, in one fetch or several.
 
@@ -111,6 +111,7 @@ class SequentialRead:
             remembered read keeps no bytes that the cache has dropped.
         looked_behind: the segment whose successor was looked up.
         ended_in, ended_at: the segment, and the position behind the last batch that was read.
+        last_s: when it was last begun or ended.
     """
 
     run_bytes: int = 0
@@ -118,6 +119,7 @@ class SequentialRead:
     looked_behind: RemoteLogSegmentId | None = None
     ended_in: RemoteLogSegmentId | None = None
     ended_at: int = 0
+    last_s: float = -inf
 
     @property
     def is_sequential(self) -> bool:
@@ -130,14 +132,27 @@ class SequentialReads:
     A fetch does not name its reader.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
+        self._sequential: WeakSet[SequentialRead] = WeakSet()
         self._ended: OrderedDict[tuple[TopicIdPartition, int], SequentialRead] = OrderedDict()
 
     def begin(self, name: TopicIdPartition, offset: int) -> SequentialRead:
         """Return the read that ended before `offset`, or a new one."""
         with self._lock:
-            return self._ended.pop((name, offset), None) or SequentialRead()
+            read = self._ended.pop((name, offset), None)
+            if read is None:
+                return SequentialRead()
+            read.last_s = self._clock()
+            self._sequential.add(read)
+            return read
+
+    def active(self) -> int:
+        """Count the sequential readers that have read a short while ago, or read now."""
+        since_s = self._clock() - ABANDONED_AFTER_S
+        with self._lock:
+            return sum(read.last_s >= since_s for read in self._sequential)
 
     def coming(self, name: TopicIdPartition, offset: int) -> SequentialRead:
         """Return the same, without beginning it."""
@@ -147,6 +162,7 @@ class SequentialReads:
     def end(self, name: TopicIdPartition, next_offset: int, read: SequentialRead) -> None:
         """Remember a read until its reader continues."""
         with self._lock:
+            read.last_s = self._clock()
             self._ended[name, next_offset] = read
             self._ended.move_to_end((name, next_offset))
             if len(self._ended) > _REMEMBERED_READS:
@@ -162,6 +178,7 @@ class SegmentWindow:
     Args:
         wanted_bytes: how much the reader surely reads, here or in the next segment.
         wait: how long to wait for the next bytes, and to retry failed requests for them.
+        readers: sequential readers that share the cache's memory, this one included.
     """
 
     def __init__(
@@ -172,6 +189,7 @@ class SegmentWindow:
         read: SequentialRead,
         wait: TierWait,
         next_segment: NextSegment,
+        readers: int = 1,
     ) -> None:
         self._cache = cache
         self._segment = segment
@@ -180,7 +198,7 @@ class SegmentWindow:
         self._read = read
         self._wait = wait
         self._next_segment = next_segment
-        self._longest = max(min(MAX_REQUEST_BYTES, cache.limits.total_bytes // 4), MIB)
+        self._longest, self._reads_ahead = _share(cache.limits.total_bytes, readers)
         self._begin = self._wanted_end = 0
         self._chunk: Chunk | None = None
         self._has_requested_next = False
@@ -219,10 +237,10 @@ class SegmentWindow:
 
     def close(self) -> None:
         """Let the cache have the chunks that the reader does not need any more."""
-        self._leave(None)
+        self._leave()
         if self._read_end >= self._end:
             # The next read begins in another segment, or never.
-            self._leave_others(None)
+            self._pass_used()
 
     def _from_cache(self, position: int, length: int) -> memoryview:
         """Return the bytes at `position`: `length`, or more that need no copy."""
@@ -243,7 +261,7 @@ class SegmentWindow:
             chunk = self._chunk_at(position)
             piece = chunk.view(position, min(end, chunk.end), self._wait.left_s)
         except (RetriableRemoteStorageError, ThrottledError):
-            self._leave(None)
+            self._leave()
             raise
         if piece is None:
             raise _late(chunk, position, self._wait.wait_s)
@@ -259,15 +277,18 @@ class SegmentWindow:
         skipped_end = self._wanted_end + SKIPPED_AHEAD_BYTES
         wanted = max(skipped_end - position, position - self._begin)
         length = self._length(position, wanted)
-        chunk = self._cache.acquire(self._segment, position, length, self._read.used)
-        self._leave(chunk)
-        self._leave_others(chunk)
+        used = tuple(self._read.used)
+        # First, so that they make room for the next one.
+        self._leave()
+        self._pass_used()
+        self._chunk = chunk = self._cache.acquire(self._segment, position, length, used)
+        self._read.used.add(chunk)
         self._request_next(position)
         return chunk
 
-    def _leave(self, chunk: Chunk | None) -> None:
-        """Release the reader's chunk, and go on in another one."""
-        left, self._chunk, self._has_requested_next = self._chunk, chunk, False
+    def _leave(self) -> None:
+        """Release the reader's chunk."""
+        left, self._chunk, self._has_requested_next = self._chunk, None, False
         if left is not None:
             self._cache.release(left)
 
@@ -281,11 +302,10 @@ class SegmentWindow:
         length = min(max(wanted, MIN_SEQUENTIAL_BYTES, 2 * self._read.run_bytes), self._longest)
         return length - (position + length) % MIB if length > MIB else length
 
-    def _leave_others(self, chunk: Chunk | None) -> None:
-        for other in self._read.used:
-            if other is not chunk:
-                self._cache.passed(other)
-        self._read.used = WeakSet() if chunk is None else WeakSet([chunk])
+    def _pass_used(self) -> None:
+        for chunk in self._read.used:
+            self._cache.passed(chunk)
+        self._read.used = WeakSet()
 
     def _request_next(self, position: int) -> None:
         """Request what follows the reader's chunk when the reader nears the chunk's end."""
@@ -294,7 +314,7 @@ class SegmentWindow:
             return
         self._has_requested_next = True
         wanted = self._wanted_end - chunk.end
-        if wanted <= 0 and not self._read.is_sequential:
+        if wanted <= 0 and not (self._read.is_sequential and self._reads_ahead):
             return
         name = self._segment.remote_log_segment_id
         if chunk.end < self._segment.segment_size_in_bytes:
@@ -305,6 +325,19 @@ class SegmentWindow:
                 following = self._next_segment()
                 if following is not None and following.segment_size_in_bytes > 0:
                     self._cache.fetch_ahead(following, 0, self._length(0, wanted))
+
+
+def _share(total_bytes: int, readers: int) -> tuple[int, bool]:
+    """Return a reader's longest request, and whether there is room for its next one, too.
+
+    Two readers, and one that does not read ahead for long, always leave room for first reads.
+    """
+    both_bytes = total_bytes // (2 * max(readers, 2))
+    if both_bytes >= MIN_SEQUENTIAL_BYTES or readers <= 2:
+        return max(min(MAX_REQUEST_BYTES, both_bytes), MIB), True
+    # Longer requests on demand cost less than short ones ahead of the reader.
+    alone_bytes = total_bytes // readers // MIB * MIB
+    return max(min(MIN_SEQUENTIAL_BYTES, alone_bytes), MIB), False
 
 
 def _nears_end(chunk: Chunk, position: int) -> bool:

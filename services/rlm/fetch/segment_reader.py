@@ -239,7 +239,10 @@ class RemoteSegmentReader:
         read, read_bytes, next_offset = self._reads.begin(partition, offset), 0, offset
         entry, start = self._place_of(segment, offset, read)
         limit = wait or TierWait(self.wait_s)
-        window = SegmentWindow(self._chunks, segment, wanted_bytes, read, limit, next_segment)
+        readers = self._reads.active()
+        window = SegmentWindow(
+            self._chunks, segment, wanted_bytes, read, limit, next_segment, readers
+        )
         try:
             with closing(window):
                 source = SegmentBytes(window, segment.start_offset, size, end_offset)

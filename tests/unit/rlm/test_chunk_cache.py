@@ -12,6 +12,7 @@ from weakref import ref
 import pytest
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
+from services.api.ids import TopicIdPartition
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.fetch.chunk_cache import ABANDONED_AFTER_S, MIB, ChunkCache, ChunkLimits
@@ -21,6 +22,7 @@ from services.rlm.fetch.read_ahead import (
     ReadTimeoutError,
     SegmentWindow,
     SequentialRead,
+    SequentialReads,
     TierWait,
 )
 from services.rsm.backends.filesystem import FilesystemStorage
@@ -112,9 +114,11 @@ def read(
     size: int,
     reader: SequentialRead,
     following: RemoteLogSegmentMetadata | None = None,
+    readers: int = 1,
 ) -> int:
     """Read as one fetch does; return the position after its last byte."""
-    window = SegmentWindow(cache, copied, size, reader, TierWait(WAIT_S), lambda: following)
+    wait = TierWait(WAIT_S)
+    window = SegmentWindow(cache, copied, size, reader, wait, lambda: following, readers)
     position = start
     with closing(window):
         while position < start + size and (piece := window.read(position, BATCH_BYTES)):
@@ -160,6 +164,22 @@ def test_a_sequential_reader_needs_few_requests_over_segment_borders(
     assert sum(requested) == 2 * SIZE
     assert len(requested) <= 6
     assert max(requested) == 16 * MIB
+
+
+def test_several_sequential_readers_share_the_memory(
+    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
+) -> None:
+    """Six of them have room for requests of 8 MiB, without reading ahead."""
+    logs = [*copies, *(rsm.copied(number) for number in range(2, 6))]
+    cache, reads = cache_of(rsm), SequentialReads()
+    for position in range(0, SIZE, MIB):
+        for copied in logs:
+            name = TopicIdPartition(TP.topic_id, TP.topic, copied.start_offset)
+            reader = reads.begin(name, position)
+            assert read(cache, copied, position, MIB, reader, readers=reads.active())
+            reads.end(name, position + MIB, reader)
+    assert sum(end - start for _, start, end in rsm.reads) == len(logs) * SIZE
+    assert len(rsm.reads) <= 6 * len(logs)
 
 
 def test_a_reader_that_does_not_continue_gets_what_it_asked_for(
