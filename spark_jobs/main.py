@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from spark_jobs import partition_removal_sweep, retention_sweep
-from spark_jobs.checks.options import CheckReport, parse_reconcile, parse_scrub
+from spark_jobs.checks.options import CheckReport, parse_rebuild, parse_reconcile, parse_scrub
 from spark_jobs.launch import ConfigT, RunJob, run_as_program
 from spark_jobs.stages import Engine
 from spark_jobs.sweep import SweepRun
@@ -32,6 +32,10 @@ def _scrub(argv: Sequence[str]) -> int:
     return _check("scrub", lambda: parse_scrub(argv))
 
 
+def _rebuild(argv: Sequence[str]) -> int:
+    return _check("rebuild", lambda: parse_rebuild(argv))
+
+
 def _check(name: str, parse: Callable[[], ConfigT]) -> int:
     def run(engine: Engine, this: SweepRun, config: ConfigT) -> CheckReport:
         # Not at the top: it needs Spark, which a sweep in this process does not.
@@ -51,6 +55,7 @@ JOBS: dict[str, Job] = {
     "removal": _removal,
     "reconcile": _reconcile,
     "scrub": _scrub,
+    "rebuild": _rebuild,
     "export": _export,
 }
 

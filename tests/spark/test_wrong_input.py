@@ -14,6 +14,7 @@ JOBS = {
     "removal": ("--apply", "--grace-ms", "0"),
     "reconcile": ("--delete", "--grace-ms", "0"),
     "scrub": (),
+    "rebuild": ("--apply",),
     "export": ("--table", "/nowhere/table"),
 }
 WRONG = {
@@ -27,7 +28,7 @@ CASES = [
     (job, wrong)
     for job in JOBS
     for wrong in WRONG
-    if wrong != "unknown topic" or job != "reconcile"
+    if wrong != "unknown topic" or job not in ("reconcile", "rebuild")
 ]
 
 

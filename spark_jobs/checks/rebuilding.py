@@ -1,0 +1,120 @@
+"""Compare manifests and metadata of partitions in tasks, by the rules of `sediment db rebuild`."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from uuid import UUID
+
+import pyarrow as pa
+
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects
+from services.workflows.rebuild import READERS, Rebuild, RebuildPlan
+from services.workflows.rebuild_report import Difference, DifferenceKind, Rebuilt
+from services.workflows.segment_views import MetadataView
+from spark_jobs.checks.objects import views_of
+from spark_jobs.connections import Services
+from spark_jobs.plan import Row, batches_of, partition_key, rows_in, topic_id_partition_of
+
+_COUNTS = ("segments", "same", "incomplete", "imported", "finished")
+
+REBUILT_SCHEMA = pa.schema(
+    [
+        *(pa.field(name, pa.int64()) for name in (*_COUNTS, *(k.value for k in DifferenceKind))),
+        pa.field("kind", pa.string()),
+        pa.field("topic_id", pa.string()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("segment_id", pa.string()),
+        pa.field("start_offset", pa.int64()),
+        pa.field("end_offset", pa.int64()),
+        pa.field("detail", pa.string()),
+    ]
+)
+"""What a task has found and done: a row with its counts and no `kind`, then its differences."""
+
+
+def rebuild_partitions(
+    batches: Iterable[pa.RecordBatch], services: Services, plan: RebuildPlan
+) -> Iterator[pa.RecordBatch]:
+    """Compare and import partitions: rows of SEGMENT_KEY, `objects`, `topic` to REBUILT_SCHEMA.
+
+    A partition's rows are adjacent, by start offset. `objects` are OBJECT_FIELDS of all locations;
+    null in the one row of a partition that has none in the stores. `topic` is null if RLMM did not
+    know the partition. Safe to run twice: what a task that failed has imported is the same then.
+    """
+    done = Rebuilt()
+    with (
+        services.connected_rlmm() as rlmm,
+        services.connected_rsm() as rsm,
+        services.connected_objects() as objects,
+        ThreadPoolExecutor(READERS) as readers,
+    ):
+        retrying = services.retrying()
+        view = retrying(MetadataView, rlmm)
+        comparing = _Comparing(rlmm, rsm, objects, plan, view, readers)
+        for _, rows in groupby(rows_in(batches), key=partition_key):
+            done.add(retrying(comparing.partition, list(rows)))
+    yield from batches_of(_rows_of(done), REBUILT_SCHEMA)
+
+
+class _Comparing:
+    """Compare one partition at a time."""
+
+    def __init__(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        rsm: RemoteStorageManager,
+        objects: SegmentObjects,
+        plan: RebuildPlan,
+        view: MetadataView,
+        readers: ThreadPoolExecutor,
+    ) -> None:
+        self._services = rlmm, rsm, objects
+        self._plan = plan
+        self._view = view
+        self._readers = readers
+
+    def partition(self, rows: Sequence[Row]) -> Rebuilt:
+        """Compare and import one partition from all its rows."""
+        rebuild = Rebuild(*self._services, self._plan)
+        listed = [view for row in rows for view in views_of(row)]
+        if not listed:
+            return rebuild.check_missing(topic_id_partition_of(rows[0]))
+        partition = UUID(rows[0]["topic_id"]), rows[0]["partition"]
+        return rebuild.compare(self._view, partition, listed, self._readers)
+
+
+def _rows_of(done: Rebuilt) -> Iterator[Row]:
+    counts = {kind.value: done.counts[kind] for kind in DifferenceKind}
+    yield {**{name: getattr(done, name) for name in _COUNTS}, **counts}
+    for each in done.differences:
+        yield {
+            "kind": each.kind.value,
+            "topic_id": str(each.topic_id),
+            "topic": each.topic,
+            "partition": each.partition,
+            "segment_id": str(each.segment_id),
+            "start_offset": each.start_offset,
+            "end_offset": each.end_offset,
+            "detail": each.detail,
+        }
+
+
+def rebuilt_of(row: Row) -> Rebuilt:
+    """Build what a row of REBUILT_SCHEMA says."""
+    if row["kind"] is None:
+        counts = Counter({kind: row[kind.value] for kind in DifferenceKind})
+        return Rebuilt(**{name: row[name] for name in _COUNTS}, counts=counts)
+    difference = Difference(
+        DifferenceKind(row["kind"]),
+        UUID(row["topic_id"]),
+        row["topic"],
+        row["partition"],
+        UUID(row["segment_id"]),
+        row["start_offset"],
+        row["end_offset"],
+        row["detail"],
+    )
+    return Rebuilt(differences=[difference])
