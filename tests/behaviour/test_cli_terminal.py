@@ -6,12 +6,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from uuid import uuid4
+from uuid import UUID
 
 import pytest
 
 from services.api.calls import MutationContext
-from services.api.ids import TopicIdPartition, random_uuid, uuid_to_text
+from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.partitions import Anomaly, AnomalyKind
 from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.local.postgres import EmbeddedPostgres
@@ -22,9 +22,10 @@ from tests.harness.rlmm_process import RlmmProcess, running_rlmm
 from tests.harness.sediment_command import sediment
 
 COLUMNS = 80
-TP = TopicIdPartition(random_uuid(), f"customer.orders.completed.v2-{uuid4().hex[:8]}", 0)
+# Tests are named after them: they are the same in every process of a run.
+TP = TopicIdPartition(UUID(int=0xA << 124), "customer.orders.completed.v2", 0)
 NAME = f"{TP.topic}-{TP.partition}"
-UNKNOWN = random_uuid()
+UNKNOWN = UUID(int=0xB << 124)
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
