@@ -22,7 +22,6 @@ from services.workflows.deletion import Deleter, DeletionOutcome, finish_deletio
 from services.workflows.removal import finish_removal
 from spark_jobs.connections import Services
 from spark_jobs.marking import now_ms
-from spark_jobs.pace import Pace
 from spark_jobs.plan import (
     DELETED,
     DELETED_SCHEMA,
@@ -34,6 +33,7 @@ from spark_jobs.plan import (
     segment_of,
     topic_id_partition_of,
 )
+from spark_jobs.waves import Pace
 
 _LEFT = (
     "the store still has objects of the partition, such as {}; run the sweep again, then "

@@ -6,16 +6,16 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import Timer
+from threading import Event, Thread, Timer
 from types import FrameType
 from typing import Protocol, TextIO, TypeVar
 from uuid import uuid4
 
 from services.common.printable import printable
-from services.common.progress import still_said
 from spark_jobs.engines import open_local, open_spark, prefers_spark
 from spark_jobs.options import SweepOptions
 from spark_jobs.report import SEGMENTS_SUFFIX
@@ -39,6 +39,9 @@ class JobConfig(Protocol):
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _AGAIN_S = 0.1
+SILENT_S = 4.0
+"""How long nothing is said while something runs."""
+
 _STOPPED = "stopped; run the command again to finish what it began"
 
 
@@ -113,6 +116,25 @@ def run_as_program(
         print_line(f"{job}: {e}")
         return e.exit_code
     return report.exit_code
+
+
+@contextmanager
+def still_said(say: Say, what: str, silent_s: float = SILENT_S) -> Iterator[None]:
+    """Say `what`, and say it again with its time every `silent_s` seconds until the block ends."""
+    ended, began = Event(), time.monotonic()
+
+    def repeat() -> None:
+        while not ended.wait(silent_s):
+            say(f"{what}: {time.monotonic() - began:.0f} s so far")
+
+    say(what)
+    repeater = Thread(target=repeat, name="progress", daemon=True)
+    repeater.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        repeater.join()
 
 
 def print_line(text: str) -> None:

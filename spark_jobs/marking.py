@@ -30,7 +30,6 @@ from services.common.retry import replan
 from services.workflows.deletion import Deleter, DeletionOutcome, ExpectedRevisions, begin_deletion
 from services.workflows.removal import begin_removal
 from spark_jobs.connections import Services
-from spark_jobs.pace import Pace
 from spark_jobs.plan import (
     FAILED,
     MARKED,
@@ -45,6 +44,7 @@ from spark_jobs.plan import (
     rows_of,
 )
 from spark_jobs.planning import RemovalPlanner, RetentionPlanner
+from spark_jobs.waves import Pace
 
 _NOT_MARKED = (RetriableRemoteStorageError, ThrottledError)
 

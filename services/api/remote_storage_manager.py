@@ -415,13 +415,11 @@ class StoredManifest:
     """The manifest that a copy wrote when it was complete.
 
     Attributes:
-        metadata: as the copy's caller described the segment, with the custom metadata that the copy
-            returned.
+        metadata: as the caller described the segment, with the custom metadata of the copy.
         attempt: of the copy; the keys of its objects contain it.
         written_at_ms: by RSM's clock.
         digests: of the copied files. None if an RSM of an earlier release sent none.
-        other_deployment_id: of the deployment that wrote it, if that is not RSM's own; empty: it
-            is, or either is unknown.
+        other_deployment_id: of the deployment that wrote it; empty if it is RSM's, or unknown.
     """
 
     metadata: RemoteLogSegmentMetadata

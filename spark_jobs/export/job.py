@@ -19,12 +19,11 @@ from services.api.errors import (
 )
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.common.failpoints import failpoint
-from services.common.progress import still_said
 from spark_jobs.export.leases import Leases
 from spark_jobs.export.options import JOB, ExportOptions, parse_args
 from spark_jobs.export.progress import application_id, begin_of, ranges
 from spark_jobs.export.table import ExportTable
-from spark_jobs.launch import listen_for_signals, print_line, stopped_by_signals
+from spark_jobs.launch import listen_for_signals, print_line, still_said, stopped_by_signals
 from spark_jobs.records.options import RecordsOptions, records_options
 from spark_jobs.records.source import NAME, SedimentRecords
 from spark_jobs.records.tier import TierReader, connected, read_reach, wanted_partitions
