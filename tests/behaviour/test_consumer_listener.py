@@ -16,6 +16,7 @@ from uuid import UUID
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from kafka.protocol.consumer import FetchResponse
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest
 
 from demos.stage import link_log_dir
@@ -63,6 +64,7 @@ from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segmen
 TOPICS = ("payments", "mixed-codecs")
 PAYMENTS, MIXED = map(bundled_name, TOPICS)
 FETCH, METADATA, API_VERSIONS = 1, 3, 18
+UNKNOWN_TOPIC_ID = 100
 
 
 @pytest.fixture(scope="module")
@@ -368,6 +370,17 @@ def test_bytes_of_a_fetch_are_bounded_and_idle_connections_end(
             assert client.recv(1) == b""
 
 
+@pytest.mark.parametrize("sent", [b"\0\0", pack(">ihhi", 100, FETCH, 13, 5)], ids=["size", "body"])
+def test_half_a_request_ends_the_connection(rlm: BrokerRemoteLogManager, sent: bytes) -> None:
+    with (
+        serving_consumers(rlm, stall_timeout_s=0.3) as address,
+        connected_socket(address) as client,
+    ):
+        client.sendall(sent)
+        assert client.recv(1) == b""
+        eventually(lambda: value_of("sediment_rlm_consumer_connections") == 0)
+
+
 def test_stopping_ends_open_connections(rlm: BrokerRemoteLogManager) -> None:
     with serving_consumers(rlm) as address:
         client = connected_socket(address)
@@ -423,3 +436,35 @@ class TestTls:
             context.wrap_socket(plain, server_hostname=host) as client,
         ):
             client.recv(1)
+
+    def test_a_grant_that_is_removed_ends_reads_on_an_open_connection(
+        self, secured: str, secrets: Secrets
+    ) -> None:
+        context = ssl.create_default_context(cafile=secrets.authority.certificate)
+        context.check_hostname = False
+        context.load_cert_chain(secrets.operator.certificate, secrets.operator.key)
+
+        def error_of(client: ssl.SSLSocket) -> int:
+            client.sendall(framed(fetch_of(PAYMENTS.topic_id, 3)))
+            answer = FetchResponse.decode(answered(client), version=13, header=True)
+            code: int = answer.responses[0].partitions[0].error_code
+            return code
+
+        with connected_socket(secured) as plain, context.wrap_socket(plain) as client:
+            assert error_of(client) == 0
+            policy = secrets.policy.read_text()
+            secrets.policy.write_text(policy.replace('"pay*"', '"other*"'))
+            eventually(lambda: error_of(client) == UNKNOWN_TOPIC_ID)
+
+    def test_a_handshake_that_stalls_ends_the_connection(
+        self, rlm: BrokerRemoteLogManager, secrets: Secrets
+    ) -> None:
+        access = SocketAccess(secrets.settings(), "RemoteLogManager")
+        peers = TlsPeers(access.context, access.identity_of, access.may_call)
+        with (
+            serving_consumers(rlm, peers, stall_timeout_s=0.3) as address,
+            connected_socket(address) as client,
+        ):
+            client.sendall(b"\x16\x03\x01")  # The first bytes of a record of TLS.
+            assert client.recv(1) == b""
+            eventually(lambda: value_of("sediment_rlm_consumer_connections") == 0)

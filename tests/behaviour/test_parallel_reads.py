@@ -23,7 +23,7 @@ from services.rlm.fetch.segment_reader import RemoteReadLimits
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.harness.eventually import eventually
 from tests.harness.one_partition import GIVE_UP_S, Hang, TroubledPartition, partition_of
-from tests.harness.ship_stack import EVERYTHING, Stack, fetch
+from tests.harness.ship_stack import EVERYTHING, Stack, fetch, lose_rolled_segments
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
 
 NAMES = [replace(NAME, partition=number) for number in range(4)]
@@ -136,6 +136,27 @@ def test_a_failing_partition_has_its_error_and_the_others_their_records(
     parts = served(rlm, of_all(offset, isolation_level=COMMITTED))
     errors = [part.error for part in parts]
     assert errors == [FetchError.TIERED_STORAGE_NOT_AVAILABLE, *[FetchError.NONE] * 3]
+
+
+def test_a_full_queue_is_the_answer_of_each_partition_that_needs_the_tier(
+    stack: Stack, log_dir: Path
+) -> None:
+    """The others have their records; what is refused says when to come back."""
+    for name in NAMES:
+        three_segments(log_dir, name)
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    limits = RlmLimits(read=RemoteReadLimits(threads=1, max_waiting=0, wait_s=GIVE_UP_S))
+    rlm = stack.rlm(log_dir, limits=limits)
+    at = {NAMES[0]: 20, NAMES[1]: 0, NAMES[2]: 20, NAMES[3]: 20}
+    wanted = tuple(FetchPartition(name, offset, EVERYTHING) for name, offset in at.items())
+    with rlm.remote_readers.acquire():
+        parts = in_time(rlm, FetchRequest(wanted, EVERYTHING))
+    assert partitions_of(parts) == NAMES
+    refused = FetchError.TIERED_STORAGE_NOT_AVAILABLE
+    assert [part.error for part in parts] == [FetchError.NONE, refused, *[FetchError.NONE] * 2]
+    assert [bool(part.record_batches) for part in parts] == [True, False, True, True]
+    assert [part.throttle_time_ms for part in parts] == [0, 1000, 0, 0]
 
 
 @pytest.mark.deep
