@@ -25,7 +25,8 @@ from spark_jobs.records.plan import Piece
 _BEHIND_BYTES = 64 * 1024
 
 
-Fetch = Callable[[RemoteLogSegmentMetadata, int, int], Iterator[bytes]]
+Chunks = Iterator[bytes | memoryview]
+Fetch = Callable[[RemoteLogSegmentMetadata, int, int], Chunks]
 """Read a range of a log, the positions of its first and last byte given."""
 
 
@@ -142,14 +143,14 @@ def _is_aborted(batch: Batch, aborted: dict[int, list[AbortedTxn]]) -> bool:
 
 def _resumed(
     fetch: Fetch, services: Services, segment: RemoteLogSegmentMetadata
-) -> Callable[[int, int], Iterator[bytes]]:
+) -> Callable[[int, int], Chunks]:
     """Return how to open a range of a log; a stream that breaks off is resumed behind its bytes."""
 
-    def open_range(start: int, end: int) -> Iterator[bytes]:
+    def open_range(start: int, end: int) -> Chunks:
         at = start
-        stream: Iterator[bytes] | None = None
+        stream: Chunks | None = None
 
-        def next_chunk() -> bytes | None:
+        def next_chunk() -> bytes | memoryview | None:
             nonlocal stream
             try:
                 if stream is None:
