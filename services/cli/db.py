@@ -6,10 +6,13 @@ from typing import Annotated
 
 import typer
 
+from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import uuid_to_text
 from services.cli.connections import JsonOrTable, command_group, connected_segment_objects
 from services.cli.output import (
     EXIT_PARTIAL,
+    EXIT_REFUSED,
+    CommandError,
     Format,
     counter,
     print_json,
@@ -22,6 +25,7 @@ from services.cli.rebuild import confirm_rebuild, rebuild
 from services.rlmm import maintenance, schema, schema_revision
 from services.rlmm.deployment_state import read_deployment_state
 from services.rlmm.maintenance import MaintenancePlan
+from services.rlmm.refused_connections import RefusedConnectionError
 from services.rlmm.schema import ROLE, ReaderRole
 from services.workflows import deployment_state
 
@@ -71,8 +75,14 @@ def upgrade(
       2  the URL is not that of a database
       3  the database could not be reached, or a lock was not free in time; run
          the command again
+      4  the database refused user, password or database name; correct them
     """
-    role = schema.upgrade(database_url, database_password_file)
+    try:
+        role = schema.upgrade(database_url, database_password_file)
+    except RetriableRemoteStorageError as e:
+        if isinstance(e.__cause__, RefusedConnectionError) and e.__cause__.is_final:
+            raise CommandError(str(e), EXIT_REFUSED) from e
+        raise
     if output is Format.JSON:
         deployment = uuid_to_text(schema.deployment_id(database_url, database_password_file))
         revision = schema.current_revision(database_url, database_password_file)

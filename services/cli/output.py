@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 EXIT_PARTIAL = 1
 EXIT_USAGE = 2
 EXIT_FAILED = 3
+EXIT_REFUSED = 4
 
 # A table in a file or a pipe is as wide as its content.
 _WIDTH_OF_NO_TERMINAL = 1_000

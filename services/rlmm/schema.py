@@ -26,6 +26,7 @@ from sqlalchemy import (
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.rlmm.db import errors_named
 from services.rlmm.engine import DatabaseLimits, create_database_engine, endpoint
+from services.rlmm.refused_connections import refusal_of
 from services.rlmm.rows import ms_of
 from services.rlmm.schema_revision import MIGRATIONS, is_usable, known_revision
 from services.rlmm.tables import Base, DeploymentRow
@@ -122,7 +123,12 @@ def connected(
         with errors_named(), engine.connect() as connection:
             yield connection.execution_options(isolation_level=level)
     except RetriableRemoteStorageError as e:
-        raise RetriableRemoteStorageError(f"{endpoint(engine.url)}: {e}") from e
+        refusal = refusal_of(e)
+        if refusal is None:
+            raise RetriableRemoteStorageError(f"{endpoint(engine.url)}: {e}") from e
+        remedy = "correct the user, password or database name" if refusal.is_final else "retry"
+        text = f"{endpoint(engine.url)}: the metadata database cannot be used: {refusal}; {remedy}"
+        raise RetriableRemoteStorageError(text) from refusal
     except RemoteStorageError as e:
         raise RemoteStorageError(f"{endpoint(engine.url)}: {e}") from e
     finally:

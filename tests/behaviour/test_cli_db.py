@@ -1,6 +1,7 @@
 """Test `sediment db`: the report on the database, and its problems."""
 
 import json
+import secrets
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg import sql
+from sqlalchemy import make_url
 
 from services.local.postgres import EmbeddedPostgres
 from services.rlmm import schema
@@ -236,3 +238,31 @@ def test_the_deployment_id_is_made_once_and_shown(empty_database_url: str) -> No
     assert sediment_db("deployment-id", empty_database_url).stdout == made["deployment_id"] + "\n"
     as_json = sediment_db("deployment-id", empty_database_url, "-o", "json")
     assert json.loads(as_json.stdout) == {"deployment_id": made["deployment_id"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"password": "wrong-tail"}, "password authentication failed"),
+        ({"database": "nowhere"}, '"nowhere" does not exist (3D000)'),
+    ],
+)
+def test_a_refused_login_ends_with_a_code_of_its_own_and_postgresqls_reason(
+    postgres: EmbeddedPostgres, changes: dict[str, str], reason: str
+) -> None:
+    url = make_url(postgres.create_database(f"refused-{secrets.token_hex(4)}"))
+    changed = url.set(**changes)  # type: ignore[arg-type]  # each is a text
+    done = sediment_db("upgrade", changed.render_as_string(hide_password=False))
+    assert done.returncode == 4
+    assert reason in done.stderr
+    assert "correct the user, password or database name" in done.stderr
+    assert (changed.password or "-") not in done.stderr
+
+
+def test_a_database_that_is_away_is_named_with_the_reason_and_may_be_tried_again(
+    dead_endpoint: str,
+) -> None:
+    done = sediment_db("upgrade", f"postgresql://rlmm:wrong-tail@{dead_endpoint}/tier")
+    assert done.returncode == 3
+    assert "Connection refused" in done.stderr
+    assert "wrong-tail" not in done.stderr

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from services.cli.output import EXIT_REFUSED, EXIT_USAGE
 from services.local.stack import PROCESS_VARIABLES
 from services.rsm.deadline import CLEAN_UP_S
 from services.rsm.settings import RsmSettings
@@ -446,3 +447,15 @@ def _sweeps(file: str) -> list[list[str]]:
     ]
     assert len(jobs) == 2
     return [pod_spec(job)["containers"][0]["args"] for job in jobs]
+
+
+def test_a_migration_that_no_retry_helps_fails_at_once_and_is_deleted_in_time() -> None:
+    spec = render(minimal()).one("Job", "sediment-migration")["spec"]
+    (rule,) = spec["podFailurePolicy"]["rules"]
+    assert rule["action"] == "FailJob"
+    codes = rule["onExitCodes"]
+    assert codes["values"] == [EXIT_USAGE, EXIT_REFUSED]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert codes["containerName"] == container["name"]
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+    assert spec["ttlSecondsAfterFinished"] == 7 * 24 * 3600
