@@ -373,6 +373,7 @@ WITHOUT_FAULT = frozenset(
         "SedimentDatabaseSilent",
         "SedimentConnectionsUsedUp",
         "SedimentCallsQueue",
+        "SedimentJobFailed",
     }
 )
 """Alerts that promtool alone tests."""

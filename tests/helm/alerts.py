@@ -386,6 +386,23 @@ ALERTS = (
         ),
     ),
     Alert(
+        "SedimentJobFailed",
+        "warning",
+        5,
+        # kube-state-metrics has its own names; a job that was deleted or replaced is gone from it.
+        'max by (namespace, job_name) (kube_job_failed{job_name=~"sediment-.*",condition="true"}) '
+        "> 0",
+        "The job {{ $labels.job_name }} in {{ $labels.namespace }} has failed.",
+        Example(
+            {
+                'kube_job_failed{job="kube-state-metrics",namespace="tier",'
+                'job_name="sediment-maintenance-29400007",condition="true"}': "0x5 1x30",
+            },
+            {"namespace": "tier", "job_name": "sediment-maintenance-29400007"},
+            after_min=6,
+        ),
+    ),
+    Alert(
         "SedimentCallsDenied",
         "warning",
         10,
