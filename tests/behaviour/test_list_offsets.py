@@ -3,6 +3,8 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Barrier, Event
+from typing import Any
 
 import pytest
 
@@ -19,11 +21,14 @@ from services.api.offset_queries import (
     SpecialTime,
 )
 from services.api.remote_log_manager import FetchError, IsolationLevel
+from services.api.remote_storage_manager import IndexType
 from services.records.decode import RecordColumns, decode
+from services.rlm.fetch.segment_reader import RemoteReadLimits
 from services.rlm.kafka_log.partition_dir import list_segments, read_lineage
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.harness.committed_reads import batches_in
 from tests.harness.databases import Databases
+from tests.harness.one_partition import GIVE_UP_S, TroubledPartition
 from tests.harness.ship_stack import BUNDLED, Stack, bundled_name, bytes_of, running_stack
 from tests.harness.troubled_managers import FailingRlmm
 from tests.unit.rlm.kafka_bytes import NAME, high_watermarks, three_segments
@@ -183,6 +188,41 @@ def test_what_is_not_found_in_time_is_named(stack: Stack, log_dir: Path) -> None
     rlm = stack.rlm(log_dir, limits=RlmLimits(list_offsets_timeout_s=0.0))
     (answer,) = rlm.list_offsets(OffsetQueries((OffsetQuery(NAME, SpecialTime.LATEST),)))
     assert answer.error is FetchError.REQUEST_TIMED_OUT
+
+
+def test_partitions_are_searched_in_parallel(shipped: tuple[Stack, Path]) -> None:
+    stack, _ = shipped
+    all_at_once = Barrier(len(NAMES), timeout=GIVE_UP_S)
+
+    class Meeting:
+        """The real RSM, which reads a time index only if a search of each partition waits."""
+
+        def fetch_index(self, *args: Any) -> Iterator[bytes]:
+            if args[1] is IndexType.TIMESTAMP:
+                all_at_once.wait()
+            return stack.rsm.fetch_index(*args)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(stack.rsm, name)
+
+    queries = tuple(OffsetQuery(name, 0) for name in NAMES)
+    answers = stack.rlm(rsm=Meeting()).list_offsets(OffsetQueries(queries))
+    assert [answer.topic_id_partition for answer in answers] == NAMES
+    assert answers == stack.rlm().list_offsets(OffsetQueries(queries))
+
+
+def test_a_search_outlasts_a_late_store(shipped: tuple[Stack, Path]) -> None:
+    stack, _ = shipped
+    name, reads_late = NAMES[0], [Event(), Event()]
+
+    def be_late() -> None:
+        reads_late.pop().wait(0.3)
+
+    late = TroubledPartition(stack.rsm, name, frozenset({"fetch_log_segment"}), be_late)
+    limits = RlmLimits(read=RemoteReadLimits(wait_s=0.01))
+    found = find(stack.rlm(rsm=late, limits=limits), name, 0)
+    assert found == find(stack.rlm(), name, 0)
+    assert len(reads_late) == 1, "one read, for which the search waited"
 
 
 def test_errors_are_of_their_query_alone(stack: Stack, log_dir: Path) -> None:

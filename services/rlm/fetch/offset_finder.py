@@ -1,6 +1,7 @@
 """Answer ListOffsets and OffsetForLeaderEpoch, partition by partition."""
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -60,22 +61,41 @@ class OffsetFinder:
     def list_offsets(self, queries: OffsetQueries) -> list[FoundOffset]:
         """Answer as OffsetService.list_offsets."""
         wait = self._wait(queries.timeout_ms / 1000 or self._timeout_s)
-        return [self._answer(query, queries.isolation_level, wait) for query in queries.queries]
+        at_once = max(self._remote.pool.threads // 2, 1)  # The others are left to other requests.
+        begun: deque[Callable[[], FoundOffset]] = deque()
+        answers: list[FoundOffset] = []
+        for query in queries.queries:
+            if len(begun) == at_once:
+                answers.append(begun.popleft()())
+            begun.append(self._begin(query, queries.isolation_level, wait))
+        return answers + [answer() for answer in begun]
 
     def _wait(self, asked_s: float) -> TierWait:
         """Return the time of one request; refused calls are repeated as long as for a fetch."""
         timeout_s = min(asked_s, self._timeout_s, current_call().left_s())
         return TierWait(timeout_s, is_shared=True, retry_s=self._remote.wait_s)
 
-    def _answer(self, query: OffsetQuery, isolation: IsolationLevel, wait: TierWait) -> FoundOffset:
+    def _begin(
+        self, query: OffsetQuery, isolation: IsolationLevel, wait: TierWait
+    ) -> Callable[[], FoundOffset]:
+        """Begin the search of a query that needs the tier; return what waits for the answer."""
         name = query.topic_id_partition
         view = PartitionView(self._partition_of(name), self._remote, wait=wait)
         search = partial(_Search(view, self._rlmm, isolation).answer, query)
-        try:
-            if wait.left_s == 0:
+        is_in_time = wait.left_s > 0
+        needs_tier = is_in_time and view.needs_tier(_offset_of(query))
+        begun = view.begin(search) if needs_tier else None
+
+        def found() -> FoundOffset:
+            if not is_in_time:
                 raise ReadTimeoutError(f"{name}: the time is over")
-            needs_tier = view.needs_tier(_offset_of(query))
-            return view.in_time(search) if needs_tier else search()
+            return search() if begun is None else view.result(begun)
+
+        return partial(self._answer, name, found)
+
+    def _answer(self, name: TopicIdPartition, found: Callable[[], FoundOffset]) -> FoundOffset:
+        try:
+            return found()
         except ReadTimeoutError:
             text = "not found in time; retry, or allow more with timeout_ms"
             return FoundOffset(name, FetchError.REQUEST_TIMED_OUT, text)
