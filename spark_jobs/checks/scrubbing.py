@@ -11,7 +11,7 @@ from services.workflows.check_documents import SCRUB_KINDS
 from services.workflows.coverage import COUNTS, Coverage, verified_of
 from services.workflows.scrub import Pace, Scrub, Scrubbed, ScrubPlan
 from services.workflows.segment_views import StoreView
-from spark_jobs import pace
+from spark_jobs import waves
 from spark_jobs.checks.objects import views_of
 from spark_jobs.connections import Services
 from spark_jobs.plan import Row, rows_in
@@ -41,7 +41,7 @@ def scrub_segments(
 
     A partition's rows are adjacent. Damage is reported to RLMM at once. Safe to run twice.
     """
-    limit = pace.Pace(bytes_per_s)
+    limit = waves.Pace(bytes_per_s)
     with (
         services.connected_rlmm() as rlmm,
         services.connected_rsm() as rsm,
