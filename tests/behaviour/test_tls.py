@@ -263,7 +263,7 @@ def test_everything_is_rotated_while_calls_run(
 
         # The stream has the connection of before, the calls have one with the new certificate.
         eventually(lambda: connections() == 2, poll_ms=200)
-        assert begun + b"".join(stream) == files.log
+        assert b"".join([begun, *stream]) == files.log
         eventually(lambda: connections() == 1, poll_ms=200)
         assert calls > 10
     call(address, secrets.security())

@@ -32,7 +32,7 @@ class CountingRsm:
         self.opened += 1
         return self._rsm.open_log_segment(metadata)
 
-    def fetch_log_segment(self, *args: Any) -> Iterator[bytes]:
+    def fetch_log_segment(self, *args: Any) -> Iterator[bytes | memoryview]:
         self.streamed += 1
         return self._rsm.fetch_log_segment(*args)
 

@@ -121,7 +121,7 @@ def test_sigterm_ends_a_service_that_is_full_of_idle_streams(
         eventually(lambda: peer.ended > 1900, 60_000)
         os.kill(rsm.process.pid, SIGTERM)
         eventually(lambda: "stopping" in rsm.log(), 30_000)
-        assert first + b"".join(reading) == LOG * 8
+        assert b"".join([first, *reading]) == LOG * 8
         eventually(lambda: not rsm.process.is_running(), 60_000)
     with pytest.raises(RetriableRemoteStorageError):
         client.delete_log_segment_data(a_segment())
