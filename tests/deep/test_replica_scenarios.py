@@ -28,6 +28,11 @@ def ranges(stack: Stack) -> list[tuple[int, int]]:
     return sorted(stack.ranges())
 
 
+def told(local_start: int, end: int) -> list[str]:
+    """Return what a consumer reads of messages that are their offsets."""
+    return [f"{n} from {'the tier' if n < local_start else 'the disk'}" for n in range(end)]
+
+
 def test_scenario_1_a_new_empty_follower(stack: Stack, replica: MakeReplica) -> None:
     a = replica(1, 3, 6)
     a.lead(0)
@@ -56,6 +61,10 @@ def test_scenario_1_a_new_empty_follower(stack: Stack, replica: MakeReplica) -> 
         "0 is in the tier: begin at 6 with epochs [(0, 0), (1, 3), (2, 5)]",
         "fetch 6 to 7",
     ]
+    # Consumers read on from the tier, whoever leads.
+    b.lead(4)
+    for leader, start in ((a, 6), (b, 3)):
+        assert [leader.consume(offset) for offset in range(8)] == told(start, 8)
 
 
 def test_scenario_2_an_out_of_sync_follower_catches_up(stack: Stack, replica: MakeReplica) -> None:
@@ -85,6 +94,7 @@ def test_scenario_2_an_out_of_sync_follower_catches_up(stack: Stack, replica: Ma
     ]
     assert b.messages == {9: "9", 10: "10", 11: "11"}
     assert c.follow(a) == ["fetch 9 to 11"]
+    assert [a.consume(offset) for offset in range(12)] == told(9, 12)
 
 
 def test_scenario_3_several_hard_failures(stack: Stack, replica: MakeReplica) -> None:

@@ -107,6 +107,7 @@ class Replica:
         for message in messages:
             end, payload = self.end, message.encode()
             self._write(end, batch(end, payload=payload, leader_epoch=self.epoch), self.epoch)
+        self.check()
 
     def _write(self, offset: int, data: bytes, epoch: int) -> None:
         if offset in self._rolls and offset > int(self.logs[-1].stem):
@@ -137,12 +138,14 @@ class Replica:
                 self._rewrite(log, offset)
         self._write_epochs(self._lineage.before(offset))
         self._start(self._role)
+        self.check()
 
     def expire_below(self, offset: int) -> None:
         """Delete the segments below `offset`, as the broker's local retention does."""
         for log, following in zip(self.logs, self.logs[1:], strict=False):
             if int(following.stem) <= offset:
                 self._delete(log)
+        self.check()
 
     def _delete(self, log: Path) -> None:
         for file in self.files.path.glob(f"{log.stem}.*"):
@@ -156,12 +159,14 @@ class Replica:
         self.files.file(offset, ".snapshot").write_bytes(snapshot)
         self._write_epochs(lineage)
         self._start(self._role)
+        self.check()
 
     # --- roles --------------------------------------------------------------------------------
 
     def lead(self, epoch: int) -> None:
         self.epoch = epoch
         self._start(LEADER)
+        self.check()
 
     def ship(self) -> None:
         """Copy what is rolled, and check KIP-405's invariants."""
@@ -211,6 +216,7 @@ class Replica:
                 for each in batches_in(data):
                     epoch = int.from_bytes(each.data[_EPOCH_AT : _EPOCH_AT + 4], "big")
                     self._write(each.base_offset, bytes(each.data), epoch)
+                self.check()
                 seen.append(f"fetch {at} to {self.end - 1}")
             else:
                 assert (parts[0].error, self.end) == (FetchError.NONE, leader.end), parts
