@@ -17,6 +17,12 @@ from services.api.remote_storage_manager import (
     segment_object_name,
 )
 from spark_jobs.checks.frames import whole_frame
+from spark_jobs.checks.inventory_files import (
+    MANIFEST,
+    NoInventoryError,
+    is_manifest,
+    read_manifest,
+)
 from spark_jobs.checks.objects import OBJECTS_SCHEMA, object_row
 from spark_jobs.checks.options import Inventory
 from spark_jobs.plan import batches_of, rows_in
@@ -58,7 +64,7 @@ def open_inventory(
     if not sample:
         raise _refused("the store lists no segment in this location; leave the option out")
     with spark_errors():
-        rows = _rows_of(engine.session, inventory.path)
+        rows = _rows_of(engine.session, inventory)
         _check(rows, sample, inventory)
     kept = rows.select("key", "size_bytes", "modified_ms")
     return OpenInventory(kept, sample[0].location.location_id, prefix_of(sample[0].location.key))
@@ -87,20 +93,24 @@ def _object_of(row: Mapping[str, str | int], location_id: int, prefix: str) -> S
     return SegmentObject(location, name, int(row["size_bytes"]), "", int(row["modified_ms"]))
 
 
-def _rows_of(spark: SparkSession, path: str) -> DataFrame:
-    """Read a file as `bucket`, `key`, `size_bytes`, `modified_ms`; null for what is none."""
-    is_csv = path.rstrip("/").endswith((".csv", ".csv.gz"))
-    if is_csv:
-        frame = _with_names(spark.read.csv(path, header=True, escape='"'))
-        if not _has_columns(frame) and len(frame.columns) == len(COLUMNS):
-            frame = spark.read.csv(path, header=False, escape='"').toDF(*COLUMNS)
-    elif path.rstrip("/").endswith(".parquet"):
-        frame = _with_names(spark.read.parquet(path))
+def _rows_of(spark: SparkSession, inventory: Inventory) -> DataFrame:
+    """Read an inventory as `bucket`, `key`, `size_bytes`, `modified_ms`; null for what is none."""
+    path = inventory.path.rstrip("/")
+    if is_manifest(path):
+        frame, is_csv = _frame_of_manifest(spark, path, inventory.bucket)
+    elif path.endswith((".csv", ".csv.gz")):
+        frame, is_csv = _frame_of_csv(spark, path), True
+    elif path.endswith((".parquet", ".orc")):
+        frame, is_csv = spark.read.format(path.rpartition(".")[2]).load(path), False
     else:
-        raise _refused(f"{path} must end with .csv, .csv.gz or .parquet")
+        raise _refused(f"{path} must be a {MANIFEST}, or end with .csv, .csv.gz, .parquet or .orc")
+    frame = _with_names(frame)
     if not _has_columns(frame):
         found = ", ".join(frame.columns)
-        raise _refused(f"{path} has the columns {found}; needs {', '.join(COLUMNS)}")
+        raise _refused(
+            f"{path} has the columns {found}; needs {', '.join(COLUMNS)}. The {MANIFEST} of S3 "
+            "names the columns of files that do not"
+        )
     for name, value in _VERSIONS.items():
         if name in frame.columns:
             frame = frame.where(F.lower(F.col(name).cast("string")) == value)
@@ -112,6 +122,30 @@ def _rows_of(spark: SparkSession, path: str) -> DataFrame:
         F.col("size").try_cast("long").alias("size_bytes"),
         F.unix_millis(written).alias("modified_ms"),
     )
+
+
+def _frame_of_manifest(spark: SparkSession, path: str, bucket: str) -> tuple[DataFrame, bool]:
+    """Read the files that a manifest names; return also whether they are CSV."""
+    [row] = spark.read.text(path, wholetext=True).collect()
+    try:
+        files = read_manifest(row[0], path)
+    except NoInventoryError as e:
+        raise _refused(f"{path}: {e}") from e
+    if files.bucket != bucket:
+        raise _refused(f"{path} is of the bucket {files.bucket}, not of {bucket}; give that of it")
+    paths = list(files.paths)
+    if files.format != "CSV":
+        return spark.read.format(files.format.lower()).load(paths), False
+    columns = ", ".join(f"`{name}` STRING" for name in files.columns)
+    return spark.read.csv(paths, schema=columns, header=False, escape='"'), True
+
+
+def _frame_of_csv(spark: SparkSession, path: str) -> DataFrame:
+    """Read a file whose first line has the names of its columns, or which has just COLUMNS."""
+    frame = _with_names(spark.read.csv(path, header=True, escape='"'))
+    if not _has_columns(frame) and len(frame.columns) == len(COLUMNS):
+        frame = spark.read.csv(path, header=False, escape='"').toDF(*COLUMNS)
+    return frame
 
 
 def _with_names(frame: DataFrame) -> DataFrame:

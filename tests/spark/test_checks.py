@@ -1,12 +1,14 @@
 """Checks of the store on Spark find what one process finds, over a bucket with every anomaly."""
 
 import csv
+import gzip
 import json
 import sys
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID, uuid4
 
 import pytest
@@ -149,6 +151,55 @@ def test_an_inventory_gives_what_a_listing_gives_though_it_is_old(
     found = on_spark(spark, tier, tmp_path, inventory=written)
     assert same(found) == same(alone)
     assert anomalies_of(tier, found) == filled.anomalies
+
+
+def as_s3_writes_it(written: Inventory, place: Path) -> Inventory:
+    """Write an inventory of all versions: files without a head, and a manifest that names them."""
+    head = "Bucket, Key, VersionId, IsLatest, IsDeleteMarker, Size, LastModifiedDate, ETag"
+    with Path(written.path).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    half, keys = len(rows) // 2, list[str]()
+    for number, some in enumerate((rows[:half], rows[half:])):
+        keys.append(f"inventories/{written.bucket}/daily/data/{number}.csv.gz")
+        path = place / "data" / f"{number}.csv.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with gzip.open(path, "wt", newline="") as file:
+            writer = csv.writer(file, quoting=csv.QUOTE_ALL)
+            for row in some:
+                key, at = quote(row["key"]), row["last_modified_date"]
+                writer.writerow((row["bucket"], key, "v2", "true", "false", row["size"], at, "e"))
+                writer.writerow((row["bucket"], key, "v1", "false", "false", "1", at, "e"))
+                writer.writerow((row["bucket"], f"{key}.gone", "v3", "true", "true", "", at, ""))
+    manifest = place / "2026-11-26T01-00Z" / "manifest.json"
+    manifest.parent.mkdir()
+    document = {
+        "sourceBucket": written.bucket,
+        "destinationBucket": "arn:aws:s3:::inventories",
+        "version": "2016-11-30",
+        "creationTimestamp": str(now_ms()),
+        "fileFormat": "CSV",
+        "fileSchema": head,
+        "files": [{"key": key, "size": 1, "MD5checksum": "0"} for key in keys],
+    }
+    manifest.write_text(json.dumps(document))
+    return Inventory(str(manifest), written.bucket)
+
+
+def test_an_inventory_as_s3_writes_it(
+    spark: SparkSession, tier: Tier, tmp_path: Path, filled: Filled
+) -> None:
+    alone = in_one_process(tier)
+    listed = inventory(tier, tmp_path / "inventory.csv", tier.bucket)
+    written = as_s3_writes_it(listed, tmp_path / "daily")
+    found = on_spark(spark, tier, tmp_path, inventory=written)
+    assert same(found) == same(alone)
+    for other, said in (
+        (replace(written, bucket="another"), "not of another"),
+        (replace(written, path=f"{tmp_path}/daily/data/0.csv.gz"), "manifest.json of S3 names"),
+    ):
+        with pytest.raises(SweepError, match=said) as refused:
+            on_spark(spark, tier, tmp_path, inventory=other)
+        assert refused.value.exit_code == EXIT_REFUSED
 
 
 def test_an_inventory_of_another_bucket_is_refused_before_anything(
