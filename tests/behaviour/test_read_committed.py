@@ -190,6 +190,30 @@ def test_a_damaged_transaction_index_is_an_error_and_not_a_committed_record(
     assert part.error is FetchError.NONE
 
 
+def test_a_transaction_section_that_is_damaged_in_the_store_fails_committed_reads_only(
+    stack: Stack, log_dir: Path, files: PartitionFiles
+) -> None:
+    entries = files.file(5, ".txnindex").read_bytes()
+    files.snapshot(8, {8: 6})
+    files.segment(8, [marker(8, 8, COMMIT)])
+    files.snapshot(9)
+    files.segment(9, [batch(9)])
+    stack.ship(log_dir)
+    segment = next(each for each in stack.segments() if each.start_offset == 5)
+    (indexes,) = stack.objects.rglob(f"*{segment.remote_log_segment_id.id.hex}*.indexes")
+    stored = bytearray(indexes.read_bytes())
+    at = stored.index(entries)
+    stored[at + len(entries) - 1] ^= 1
+    indexes.write_bytes(stored)
+    rlm = stack.rlm()
+    (part,) = fetch(rlm, 5, isolation=READ_COMMITTED)
+    assert (part.error, part.record_batches) == (FetchError.CORRUPT_MESSAGE, b"")
+    assert "TRANSACTION" in part.error_message
+    (part,) = fetch(rlm, 6)
+    assert part.error is FetchError.NONE
+    assert part.record_batches
+
+
 def test_the_last_entry_of_an_active_segments_index_may_be_half_written(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
