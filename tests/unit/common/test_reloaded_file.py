@@ -2,12 +2,14 @@
 
 import logging
 import os
+import time
 from pathlib import Path
 
 import pytest
 from prometheus_client import REGISTRY
 
 from services.common.reloaded_file import MAX_FILE_BYTES, FileError, ReloadedFile
+from tests.harness.published import published
 
 
 class Clock:
@@ -109,3 +111,24 @@ def test_a_content_that_breaks_its_parser_is_a_bad_content(tmp_path: Path) -> No
     assert errors("breaking") == 1
     with pytest.raises(FileError, match=r"cannot be parsed \(NotImplementedError\)"):
         ReloadedFile("breaking", path, parse)
+
+
+def test_the_time_of_the_content_in_force_is_published(tmp_path: Path) -> None:
+    def loaded_s() -> float:
+        name = "sediment_reloaded_file_loaded_timestamp_seconds"
+        return published(name, {"file": "timed"})
+
+    path, clock = tmp_path / "number", Clock()
+    path.write_text("1")
+    began_s = time.time()
+    file = ReloadedFile("timed", path, a_number, clock)
+    first_s = loaded_s()
+    assert began_s <= first_s <= time.time()
+    path.write_text("no number")
+    clock.now_s += 1
+    assert file.current() == 1
+    assert loaded_s() == first_s
+    path.write_text("22")
+    clock.now_s += 1
+    assert file.current() == 22
+    assert loaded_s() > first_s

@@ -26,6 +26,7 @@ from services.rsm.settings import RsmSettings
 from services.rsm.verification import ReadVerification
 from tests.contract.remote_storage_manager_contract import MIB, Files, copied, some_bytes
 from tests.harness.eventually import eventually
+from tests.harness.published import published
 
 FOREVER_S = 3_600.0
 SIZES = {
@@ -287,3 +288,16 @@ def test_a_closed_cache_keeps_nothing(world: World) -> None:
     assert world.cache.counted_bytes == 0
     world.read_all(segment)
     assert world.cache.counted_bytes == 0
+
+
+def test_each_read_without_a_request_is_counted_as_a_hit(world: World) -> None:
+    def hits() -> float:
+        return published("sediment_rsm_index_cache_hits_total")
+
+    segment, before = world.copy(), hits()
+    world.read(segment, IndexType.OFFSET)
+    assert hits() == before
+    world.read(segment, IndexType.TIMESTAMP)
+    world.read(segment, IndexType.OFFSET)
+    assert hits() == before + 2
+    assert len(world.store.reads) == 1
