@@ -269,6 +269,10 @@ soak: $(VENV)/.dev ## Roll, copy, read and expire for an hour; no process may ho
 helm-check: $(VENV)/.dev $(VENV)/.spark ## Check the chart and the images, and run what the chart renders (Java 17)
 	$(BIN)/python -m tests.helm.check
 
+.PHONY: test-cluster
+test-cluster: $(VENV)/.dev ## Install the chart in a real Kubernetes of one node (root, Go 1.24; CONTRIBUTING.md)
+	$(BIN)/pytest tests/cluster --timeout 1800 $(PYTEST_ARGS)
+
 .PHONY: lint
 lint: $(VENV)/.dev ## ruff and buf: rules and formatting
 	$(BIN)/ruff check .

@@ -33,6 +33,14 @@ _TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
+class S3Keys:
+    """The keys of a client of an S3 store."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+
+
+@dataclass(frozen=True)
 class S3Endpoint:
     """The address (HOST:PORT) and keys of an S3 store."""
 
@@ -101,8 +109,10 @@ class SeaweedFS:
     long as the directory exists. Not thread-safe.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, keys: S3Keys | None = None) -> None:
+        """Describe the server; without keys it has keys of its own."""
         self._directory = directory.absolute()
+        self._keys = keys
         self._ports: Sequence[int] = ()
         self._held_ports: HeldPorts | None = None
         self._process: ChildProcess | None = None
@@ -220,10 +230,11 @@ class SeaweedFS:
         return self._directory / "credentials.json"
 
     def _ensure_credentials(self) -> None:
-        if self._credentials_path.exists():
+        if self._keys is None and self._credentials_path.exists():
             return
-        keys = {"accessKey": secrets.token_hex(10), "secretKey": secrets.token_urlsafe(30)}
-        identity = {"name": "sediment", "credentials": [keys], "actions": ["Admin"]}
+        keys = self._keys or S3Keys(secrets.token_hex(10), secrets.token_urlsafe(30))
+        pair = {"accessKey": keys.access_key, "secretKey": keys.secret_key}
+        identity = {"name": "sediment", "credentials": [pair], "actions": ["Admin"]}
         write_secret(self._credentials_path, json.dumps({"identities": [identity]}))
 
     @property

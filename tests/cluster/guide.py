@@ -1,0 +1,43 @@
+"""The commands and files of docs/kubernetes.md, as its reader copies them."""
+
+import re
+import textwrap
+
+from tests.helm.dockerfile import ROOT
+
+_PAGE = ROOT / "docs" / "kubernetes.md"
+
+
+def blocks(heading: str, language: str) -> list[str]:
+    """Return the blocks of a language below a heading, in their order.
+
+    Raises:
+        LookupError: there is no such heading, or no such block below it.
+    """
+    sections = re.split(r"^##+ (.+)$", _PAGE.read_text(), flags=re.MULTILINE)
+    found = dict(zip(sections[1::2], sections[2::2], strict=True))
+    pattern = rf"^( *)```{language}\n(.*?)^\1```$"
+    texts = re.findall(pattern, found.get(heading, ""), flags=re.MULTILINE | re.DOTALL)
+    if not texts:
+        raise LookupError(f"{_PAGE.name} has no block of {language} below {heading!r}")
+    return [textwrap.dedent(text) for _, text in texts]
+
+
+def filled_in(text: str, values: dict[str, str]) -> str:
+    """Replace what the reader must replace.
+
+    Raises:
+        LookupError: a part to be replaced is not there.
+    """
+    for placeholder, value in values.items():
+        if placeholder not in text:
+            raise LookupError(f"{_PAGE.name} has no {placeholder} in:\n{text}")
+        text = text.replace(placeholder, value)
+    return text
+
+
+def images() -> dict[str, str]:
+    """Return the Dockerfile of each image that the reader builds, by the image's name."""
+    text = "\n".join(blocks("Before", "sh"))
+    found = re.findall(r"^docker build -f docker/(\S+) -t (\S+) \.$", text, flags=re.MULTILINE)
+    return {name: dockerfile for dockerfile, name in found}
