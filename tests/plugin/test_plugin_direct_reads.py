@@ -5,27 +5,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
 from demos.kafka_broker import plugin_settings
 from services.local.seaweedfs import S3Endpoint
 from services.local.stack import ServiceProcess, rsm_settings
+from tests.harness import moved_clock_process
+from tests.harness.eventually import eventually
 from tests.harness.faults import Answer, Cut, Direction, Fault
 from tests.harness.http_proxy import HttpProxy
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.variants import first_of
 from tests.harness.world import World
 from tests.kafka.records import consumed
-from tests.plugin.deployment import IMPATIENT, Deployment, Partition
+from tests.plugin.deployment import DEADLINE_MS, IMPATIENT, Deployment, Partition
 
 pytestmark = pytest.mark.plugin
 
 MIB = 1024 * 1024
 SEGMENT_BYTES = 6 * MIB
 RECORDS, RECORD_BYTES = 24, 700_000
+LARGE_SEGMENT_BYTES, LARGE_RECORDS = 24 * MIB, 40
 SECRET = "X-Amz-Signature"
+EXPIRY_S = 60
+"""How long a URL is valid: longer than a read of all takes on a busy machine."""
+READ_DEADLINE_S = 240.0
 
 
 @dataclass(frozen=True)
@@ -34,12 +41,15 @@ class Direct:
 
     Attributes:
         values: the records' values.
+        clock: by how many seconds the clock of RSM's host is off.
     """
 
     partition: Partition
     values: list[bytes]
     rsm: ServiceProcess
     way_to_store: HttpProxy
+
+    clock: Path
 
     def read(self) -> list[bytes | None]:
         """Read everything with a broker that holds nothing and has no URLs."""
@@ -78,9 +88,14 @@ def direct(
     settings = {
         **rsm_settings(services.s3, services.bucket, ""),
         "RSM_DIRECT_READS": "true",
+        "RSM_DIRECT_READ_EXPIRY_S": str(EXPIRY_S),
         "RSM_PUBLIC_STORE_ENDPOINT": f"http://{way_to_store.address}",
     }
-    rsm = ServiceProcess("rsm", settings, tmp_path_factory.mktemp("direct") / "rsm")
+    directory = tmp_path_factory.mktemp("direct")
+    clock = directory / "clock"
+    clock.write_text("0")
+    command = moved_clock_process.command(clock, "services.rsm")
+    rsm = ServiceProcess("rsm", settings, directory / "rsm", command)
     rsm.start()
     try:
         properties = plugin_settings(jar, rsm.address, services.rlmm.address)
@@ -92,15 +107,16 @@ def direct(
             values = partition.produce(RECORDS, RECORD_BYTES)
             partition.wait_until_tiered()
             partition.wait_until_only_active_is_local()
-            yield Direct(partition, values, rsm, way_to_store)
+            yield Direct(partition, values, rsm, way_to_store, clock)
     finally:
         rsm.kill()
 
 
 @pytest.fixture(autouse=True)
-def heal(way_to_store: HttpProxy) -> Iterator[None]:
+def heal(way_to_store: HttpProxy, direct: Direct) -> Iterator[None]:
     yield
     way_to_store.faults.clear()
+    direct.clock.write_text("0")
 
 
 def test_a_consumer_reads_from_the_store_with_one_url_a_segment(direct: Direct) -> None:
@@ -139,6 +155,50 @@ def test_unreachable_store_loses_no_record(direct: Direct) -> None:
     finally:
         direct.way_to_store.accept_connections()
     assert len(direct.warnings()) == 1
+
+
+def test_urls_of_a_clock_that_is_behind_are_refused_and_the_log_streamed(direct: Direct) -> None:
+    """By less than 15 minutes: the store still answers RSM itself."""
+    direct.clock.write_text(str(-10 * EXPIRY_S))
+    assert direct.read() == direct.values
+    refused = [request for request in direct.way_to_store.requests if request.status == 403]
+    assert len(refused) > 0
+    (warning,) = direct.warnings()
+    assert "the clocks of RSM and store" in warning
+
+
+def test_url_that_has_expired_is_not_used_by_a_slow_reader(direct: Direct) -> None:
+    """The plugin asks for another one before the store refuses the first."""
+    deployment, way = direct.partition.deployment, direct.way_to_store
+    deployment.broker.restart()
+    partition = deployment.create_one("slow", LARGE_SEGMENT_BYTES, local_retention_bytes="1")
+    values = partition.produce(LARGE_RECORDS, RECORD_BYTES)
+    partition.wait_until_tiered()
+    partition.wait_until_only_active_is_local()
+    way.forget_requests()
+    messages = deployment.cluster.read_through_faults(partition.name.topic, 0, READ_DEADLINE_S)
+    read = [next(messages).value() for _ in range(3)]
+    eventually(lambda: way.requests, DEADLINE_MS)
+    first = way.requests[0]
+    address = f"http://{way.address}{first.target}"
+    eventually(lambda: is_refused(address), DEADLINE_MS, poll_ms=500)
+    way.forget_requests()
+    read += [message.value() for message in messages]
+    assert read == values
+    log, _, _ = first.target.partition("?")
+    of_the_same_log = [r.target for r in way.requests if r.target.partition("?")[0] == log]
+    assert len(of_the_same_log) > 0
+    assert first.target not in of_the_same_log
+    assert {request.status for request in way.requests} == {206}
+    assert direct.warnings() == []
+
+
+def is_refused(url: str) -> bool:
+    try:
+        urlopen(Request(url, headers={"Range": "bytes=0-0"}), timeout=10).close()
+    except HTTPError as e:
+        return e.code == 403
+    return False
 
 
 def test_damage_in_the_store_is_logged_and_never_given_to_kafka(direct: Direct) -> None:
