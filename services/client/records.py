@@ -262,7 +262,7 @@ def _fetch_once(
         if part.error is not FetchError.NONE:
             reason = f"{tp.topic}-{tp.partition} at offset {offset}: {part.error.value}"
             raise ReadFailedError(f"{reason}: {part.error_message}", part.error)
-    filled = [part for part in parts if part.pieces]
+    filled = [part for part in parts if any(part.pieces)]
     runs = [
         (source, b"".join(piece for part in run for piece in part.pieces))
         for source, run in groupby(filled, key=attrgetter("source"))

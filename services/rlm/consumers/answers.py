@@ -490,7 +490,7 @@ def _isolation(number: int) -> IsolationLevel:
 def _throttle_time_ms(answers: Iterable[list[FetchPart]]) -> int:
     """Return how long the client is to wait: only if the quota of the tier left it no records."""
     parts = [part for answer in answers for part in answer]
-    if any(part.pieces for part in parts):
+    if any(part.size_bytes for part in parts):
         return 0
     return max((part.throttle_time_ms for part in parts), default=0)
 
