@@ -9,6 +9,7 @@ import pytest
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.s3 import S3Storage
 from services.rsm.factory import build_locations
+from services.rsm.metrics import MeasuredStorage
 from services.rsm.settings import RsmSettings, other_locations
 
 S3: dict[str, Any] = {
@@ -68,7 +69,8 @@ def test_locations_of_any_backend_are_listed(listing: With) -> None:
         (1, "old/"),
         (7, ""),
     ]
-    kinds = [type(location.backend) for location in locations.all]
+    measured = [location.backend for location in locations.all]
+    kinds = [type(each.backend) for each in measured if isinstance(each, MeasuredStorage)]
     assert kinds == [S3Storage, S3Storage, FilesystemStorage]
 
 
