@@ -174,8 +174,8 @@ def fetch(
             found = decoded(manager, tp, offset, options, skip)
             with suppress(KeyboardInterrupt) if follow else nullcontext():
                 for record in islice(takewhile(lambda r: r.offset < end, found), most):
-                    if record.offset > (wanted or record.offset):
-                        say(f"offset {wanted} has no record; the next one is at {record.offset}")
+                    if wanted is not None and record.offset > wanted and not skipped:
+                        say(f"no record is shown at offset {wanted}; the next is {record.offset}")
                     wanted = None
                     if formatted is not None:
                         write_bytes(formatted(tp, record))

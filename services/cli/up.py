@@ -70,5 +70,5 @@ def up(
             print_table("Sediment is up; Ctrl-C stops it", ("name", "value"), rows)
         while not stopping.wait(WATCH_INTERVAL_S):
             for name in stack.restart_ended():
-                say(f"{name} ended unexpectedly and was started again; {name}.log.1 says why")
+                say(f"{name} ended unexpectedly and was started again; its log.1 says why")
         say("stopping ...")

@@ -138,6 +138,9 @@ def each_address(addresses: str) -> list[str]:
     found = [each.strip() for each in addresses.split(",")]
     for each in found:
         host, _, port = each.rpartition(":")
+        # What is before "//" or "unix:" is a scheme of gRPC's.
+        if "//" in each or each.startswith("unix:"):
+            continue
         is_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
         if not host or is_ipv6 or not port.isdecimal() or not 0 < int(port) < 65_536:
             raise InvalidRequestError(

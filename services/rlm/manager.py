@@ -242,7 +242,7 @@ class BrokerRemoteLogManager:
             self._roles.partition, rlmm, broker_id, self._reporter
         )
         self.remote_readers = remote.queue
-        self.reader_pool = remote.pool
+        self.reader_pools = (remote.pool, remote.calls)
         self._static = StaticSource(self._roles) if source is PartitionSource.STATIC else None
         if self._static is not None:
             self._static.update(self._directories.partitions)
@@ -341,7 +341,8 @@ class BrokerRemoteLogManager:
             self._cancelled.set()
             self.scheduler.wait_idle(grace_s)
         self._chunks.close()
-        self._remote.pool.close()
+        for pool in self.reader_pools:
+            pool.close()
 
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
         return self._fetcher.fetch(request)

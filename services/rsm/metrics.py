@@ -142,10 +142,10 @@ class MeasuredStorage:
 @contextmanager
 def _measured(operation: Operation) -> Iterator[None]:
     began_s = time.perf_counter()
-    error: RemoteStorageError | None = None
+    error: Exception | None = None
     try:
         yield
-    except RemoteStorageError as e:
+    except Exception as e:
         error = e
         raise
     finally:
@@ -158,7 +158,7 @@ def _each_measured(operation: Operation, items: Iterator[T]) -> Generator[T, Non
     A reader that leaves early ends the work, which counts as done.
     """
     took_s = 0.0
-    error: RemoteStorageError | None = None
+    error: Exception | None = None
     try:
         while True:
             began_s = time.perf_counter()
@@ -169,7 +169,7 @@ def _each_measured(operation: Operation, items: Iterator[T]) -> Generator[T, Non
             finally:
                 took_s += time.perf_counter() - began_s
             yield item
-    except RemoteStorageError as e:
+    except Exception as e:
         error = e
         raise
     finally:
@@ -178,7 +178,7 @@ def _each_measured(operation: Operation, items: Iterator[T]) -> Generator[T, Non
         _observe(operation, took_s, error)
 
 
-def _observe(operation: Operation, took_s: float, error: RemoteStorageError | None) -> None:
+def _observe(operation: Operation, took_s: float, error: Exception | None) -> None:
     result = _result_of(error)
     STORE_SECONDS.labels(operation, result).observe(took_s)
     if result in ("ok", "not_found"):
@@ -194,10 +194,12 @@ _RESULTS: tuple[tuple[type[RemoteStorageError], Result], ...] = (
 )
 
 
-def _result_of(error: RemoteStorageError | None) -> Result:
+def _result_of(error: Exception | None) -> Result:
     """Return the class of an error, None if there was none."""
     if error is None:
         return "ok"
+    if not isinstance(error, RemoteStorageError):
+        return "failed"  # a defect of ours
     cause = error.__cause__
     if had_no_answer(error):
         return "no_answer"

@@ -30,7 +30,6 @@ PATIENT = RlmLimits(read=RemoteReadLimits(wait_s=GIVE_UP_S))
 
 TROUBLED = [
     pytest.param("rlmm", "list_remote_log_segments", 5, id="state in RLMM"),
-    pytest.param("rlmm", "next_segment_with_txn_index", 5, id="look-up of transactions"),
     pytest.param("rsm", "fetch_index", 5, id="index"),
     pytest.param("rsm", "fetch_log_segment", 0, id="records"),
 ]

@@ -185,34 +185,20 @@ class PartitionFetch:
         Raises:
             DamagedLogError, LogFileError, SegmentVanishedError, RemoteStorageError: if an index
                 cannot be read.
-            ReadTimeoutError: if RLMM or RSM does not answer in time.
         """
         if self._isolation is not IsolationLevel.READ_COMMITTED:
             return ()
-        first, found = self._aborted, None
-        if not self._may_need_tier(first, end_offset):
-            try:
-                found = (first or self._search_aborted()).below(end_offset)
-            except SegmentVanishedError:
-                first = None  # It has read a part of its indexes.
-        if found is None:
-            found = self.view.in_time(
-                lambda: replan(
-                    lambda search: search.below(end_offset),
-                    self._search_aborted,
-                    first=first,
-                    stale=SegmentVanishedError,
-                )
-            )
+        # In this thread, however long RLMM takes: in a log of many leader epochs the search asks it
+        # for each of them, and begun anew at each fetch it would never end.
+        found = replan(
+            lambda search: search.below(end_offset),
+            self._search_aborted,
+            first=self._aborted,
+            stale=SegmentVanishedError,
+        )
         # Never again what ended before the next part: a reader has forgotten that it ended.
         self._part_offset = end_offset
         return found
-
-    def _may_need_tier(self, search: AbortedTransactions | None, end_offset: int) -> bool:
-        """Return whether the tier has to be asked for aborted transactions below an offset."""
-        log = self.view.log
-        is_local = log is not None and self._part_offset >= log.segments[0].base_offset
-        return not is_local and (search is None or not search.is_complete(end_offset))
 
     def _search_aborted(self) -> AbortedTransactions:
         if self._aborted is not None:

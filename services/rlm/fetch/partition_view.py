@@ -14,6 +14,7 @@ from services.api.remote_log_manager import FetchRole, IsolationLevel
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.fair_queue import Slot
 from services.rlm.fetch.read_ahead import ReadTimeoutError, TierWait
+from services.rlm.fetch.reader_pool import ReaderPool
 from services.rlm.fetch.segment_lookups import ListedSegments
 from services.rlm.fetch.segment_reader import RemoteSegmentReader
 from services.rlm.kafka_log.local_log import LocalLog
@@ -179,8 +180,13 @@ class PartitionView:
 
     def begin(self, work: Callable[[], T]) -> "Future[T]":
         """Begin work with this view in a thread of the pool; get its result with `result`."""
+        return self._submit(self.remote.pool, work)
+
+    def _submit(self, pool: ReaderPool, work: Callable[[], T]) -> "Future[T]":
+        if self.remote.late.are_too_many(self.partition.topic_id_partition):
+            return Future()  # `result` waits for it in vain, so that the client does not spin.
         try:
-            return self.remote.pool.submit(work)
+            return pool.submit(work)
         except RuntimeError:  # The pool is closed, or no thread can be started.
             never: Future[T] = Future()
             never.cancel()
@@ -204,8 +210,9 @@ class PartitionView:
             raise ReadTimeoutError(str(e)) from e  # It waited for another read, or for a slot.
         except (NotDoneError, CancelledError):
             if begun.done() and not begun.cancelled():
-                raise  # The error of the work itself.
-            begun.cancel()
+                return begun.result()  # It has ended just now, or has this error itself.
+            if not begun.cancel():
+                self.remote.late.add(self.partition.topic_id_partition, begun)
             self._is_late = True
             self.abandon()
             raise ReadTimeoutError(
@@ -221,7 +228,7 @@ class PartitionView:
         if self._is_late:
             raise ReadTimeoutError(f"{self.partition.topic_id_partition}: an earlier call is late")
         with self.wait.one_answer():
-            return self.result(self.begin(work))
+            return self.result(self._submit(self.remote.calls, work))
 
     def abandon(self) -> None:
         """Release the slot; work that still runs with this view needs none."""

@@ -280,7 +280,7 @@ class SegmentWindow:
         used = tuple(self._read.used)
         # First, so that they make room for the next one.
         self._leave()
-        self._pass_used()
+        self._pass_used(but_at=position)
         self._chunk = chunk = self._cache.acquire(self._segment, position, length, used)
         self._read.used.add(chunk)
         self._request_next(position)
@@ -302,10 +302,16 @@ class SegmentWindow:
         length = min(max(wanted, MIN_SEQUENTIAL_BYTES, 2 * self._read.run_bytes), self._longest)
         return length - (position + length) % MIB if length > MIB else length
 
-    def _pass_used(self) -> None:
+    def _pass_used(self, but_at: int | None = None) -> None:
+        """Let other chunks take the place of those that were read, but of the one at a position."""
+        kept = WeakSet[Chunk]()
         for chunk in self._read.used:
-            self._cache.passed(chunk)
-        self._read.used = WeakSet()
+            is_here = chunk.segment == self._segment.remote_log_segment_id
+            if is_here and but_at is not None and chunk.start <= but_at < chunk.end:
+                kept.add(chunk)
+            else:
+                self._cache.passed(chunk)
+        self._read.used = kept
 
     def _request_next(self, position: int) -> None:
         """Request what follows the reader's chunk when the reader nears the chunk's end."""

@@ -1,16 +1,21 @@
 """Run parts of a request for the tier in threads of a bounded pool."""
 
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import Any, TypeVar
 
 from services.api.calls import current_call, serving
+from services.api.ids import TopicIdPartition
 
 T = TypeVar("T")
 
 _THREADS_FOR_ONE = 4
-"""As many threads for each read that runs at once: late calls may keep all but one of them."""
+"""As many threads for each read that runs at once, because late calls keep theirs."""
+
+_MOST_LATE = 2
+"""Of one partition: a consumer that asks again and again must not fill the pool."""
 
 
 class ReaderPool:
@@ -19,7 +24,7 @@ class ReaderPool:
     Source: RemoteLogManager.remoteStorageReaderThreadPool.
 
     Args:
-        threads: reads at once. More threads are started only while late calls keep some.
+        threads: reads at once; the pool has more, for late calls and reads that wait for a slot.
     """
 
     def __init__(self, threads: int) -> None:
@@ -58,3 +63,27 @@ class ReaderPool:
     def close(self) -> None:
         """Begin nothing more. Idempotent."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+class LateCalls:
+    """Count the calls of each partition that no request waits for any more. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._running = Counter[TopicIdPartition]()
+
+    def are_too_many(self, tp: TopicIdPartition) -> bool:
+        """Return whether a partition must not begin another call."""
+        return self._running[tp] >= _MOST_LATE
+
+    def add(self, tp: TopicIdPartition, call: "Future[Any]") -> None:
+        """Count a call until it ends."""
+        with self._lock:
+            self._running[tp] += 1
+        call.add_done_callback(lambda _: self._end(tp))
+
+    def _end(self, tp: TopicIdPartition) -> None:
+        with self._lock:
+            self._running[tp] -= 1
+            if not self._running[tp]:
+                del self._running[tp]

@@ -41,7 +41,7 @@ from services.rlm.fetch.read_ahead import (
     SequentialReads,
     TierWait,
 )
-from services.rlm.fetch.reader_pool import ReaderPool
+from services.rlm.fetch.reader_pool import LateCalls, ReaderPool
 from services.rlm.fetch.segment_lookups import SegmentLookUps
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LocalSegment, reading_segment
@@ -201,6 +201,9 @@ class RemoteSegmentReader:
         self.queue = FairQueue(name, limits.threads, max_waiters=limits.max_waiting)
         self._quota = limits.quota.bucket("remote reads", clock)
         self.pool = ReaderPool(limits.threads)
+        # Apart: a read that holds a slot waits for these, and those of the pool wait for slots.
+        self.calls = ReaderPool(limits.threads)
+        self.late = LateCalls()
         self.wait_s = limits.wait_s
         self.stale_s = limits.stale_s
 
