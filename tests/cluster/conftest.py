@@ -1,10 +1,11 @@
-"""One cluster with one release for all tests here."""
+"""One cluster with one release for all tests here, in the order of their files."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.brokers import LOG_DIR, Broker
 from tests.cluster.cluster import Cluster
 from tests.cluster.guide import images
 from tests.cluster.images import ensure_image, ensure_pause
@@ -12,6 +13,7 @@ from tests.cluster.release import Release, install, prepare
 from tests.cluster.stores import Stores
 from tests.helm.dockerfile import ROOT
 
+KAFKA_LOG = ROOT / "tests" / "data" / "kafka-log"
 SERVICES = "Dockerfile"
 
 
@@ -40,6 +42,15 @@ def release(cluster: Cluster, stores: Stores) -> Release:
     prepare(made, stores)
     install(made)
     return made
+
+
+@pytest.fixture(scope="session")
+def shipped(release: Release) -> Broker:
+    """A broker's pod, all of whose rolled segments `sediment ship` has copied."""
+    broker = Broker(release.cluster, KAFKA_LOG)
+    broker.start()
+    broker.execute(["sediment", "ship", LOG_DIR])
+    return broker
 
 
 def _archives(dockerfile: str) -> list[Path]:

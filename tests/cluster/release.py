@@ -17,6 +17,12 @@ RELEASE = "sediment"
 TIER = "tier"
 """The namespace of the guide."""
 
+BROKERS = "kafka"
+"""The namespace of the brokers, in the guide too."""
+
+RSM = f"sediment-rsm.{TIER}.svc:50051"
+RLMM = f"sediment-rlmm.{TIER}.svc:50051"
+
 
 @dataclass
 class Release:
