@@ -39,7 +39,8 @@ def test_rlm_killed_while_it_keeps_an_index(world: World, tmp_path: Path, name: 
         eventually(lambda: list(index_dir.glob("*.tmp")) == [])
         reads.read_all()
         counted = reads.counted()
-        assert counted['hits_total{layer="file"}'] == kept
+        # Without memory a read takes an index from its file more than once: misses count the files.
+        assert counted['hits_total{layer="file"}'] >= kept
         assert counted["damaged_files_total"] == 0
         assert counted["files"] == kept + counted["misses_total"]
 
@@ -61,5 +62,8 @@ def test_each_damaged_file_is_fetched_again_after_a_restart(world: World, tmp_pa
         counted = reads.counted()
         assert counted["damaged_files_total"] == counted["misses_total"] == len(files) > 1
         reads.read_all()
-        assert reads.counted()['hits_total{layer="file"}'] == len(files)
+        again = reads.counted()
+        assert again["misses_total"] == counted["misses_total"]
+        hits = 'hits_total{layer="file"}'
+        assert again[hits] - counted[hits] >= len(files)
         assert 1 <= len(reads.log_lines()) <= len(files)

@@ -119,7 +119,8 @@ def test_with_cert_manager_the_sweeps_need_no_certificate() -> None:
     changes = {"tls": {"tokens": tokens}, "sweeps": token, "selftest": token}
     found = render(changed(FILES["cert-manager"], changes))
     names = {o["metadata"]["name"] for o in found.of_kind("Certificate")}
-    assert names == {"sediment-rsm-tls", "sediment-rlmm-tls", "sediment-rlm-tls"}
+    services = ("rsm", "rlmm", "rlm", "console")
+    assert names == {f"sediment-{service}-tls" for service in services}
     mounts = mounted_at(found.one("CronJob", SWEEPS[0]))
     # The authority's certificate is that of a service, without the service's key.
     secret = mounts["/etc/sediment/tls"]["secret"]

@@ -13,10 +13,13 @@ NO_RETRIES = {
     "services.cli.drain": "asks again how much is active",
     "services.console.segment_life": "reads pages until the partition is gone",
     "services.common.retry": "plans again",
+    "services.local.trial": "waits until a server ends",
     "services.rlmm.verification_ages": "reads again when the next interval has passed",
     "services.rlm.consumers.listener": "accepts the next connection",
     "services.rlm.replicas": "waits until a copy has finished",
     "services.rlm.retention.local_task": "searches for a segment that can be read",
+    "services.rsm.metrics": "yields what another iterator yields",
+    "spark_jobs.executors": "waits for executors",
     "services.rsm.fetch": "reads an index in place of a reader that has left",
 }
 PAUSES = {"delay_s", "get_backoff_time", "sleep", "Retrying"}

@@ -17,12 +17,14 @@ READ = """
 import os, sys
 from pathlib import Path
 from services.rpc.tls import TlsFileError, TlsFiles, read_tls
+files = TlsFiles(*map(Path, sys.argv[2:]))
 if os.geteuid() == 0:
+    read_tls(files)  # It imports modules that only root may read, perhaps.
     os.setgroups([])
     os.setgid(int(sys.argv[1]))
     os.setuid(int(sys.argv[1]))
 try:
-    read_tls(TlsFiles(*map(Path, sys.argv[2:])))
+    read_tls(files)
 except TlsFileError as e:
     print(e)
 """
