@@ -203,14 +203,17 @@ class PartitionView:
             Others: the error of the work.
         """
         try:
-            return begun.result(timeout=min(self.wait.left_s, TIMEOUT_MAX))
+            try:
+                return begun.result(timeout=min(self.wait.left_s, TIMEOUT_MAX))
+            except NotDoneError:
+                if not begun.done():
+                    raise
+                return begun.result()  # It has ended just now.
         except RetriableRemoteStorageError as e:
             if self.wait.left_s > _ROUNDING_S:
                 raise
             raise ReadTimeoutError(str(e)) from e  # It waited for another read, or for a slot.
         except (NotDoneError, CancelledError):
-            if begun.done() and not begun.cancelled():
-                return begun.result()  # It has ended just now, or has this error itself.
             if not begun.cancel():
                 self.remote.late.add(self.partition.topic_id_partition, begun)
             self._is_late = True
