@@ -34,7 +34,7 @@ _PAINTED = """
 
 def run() -> Result:
     """Open each page in a new tab, alternately; both sides in seconds."""
-    # A benchmark that nobody runs needs no browser.
+    # Only this benchmark needs a browser.
     from playwright.sync_api import Browser, sync_playwright
 
     topics, timeline = Side("topics painted"), Side("timeline painted")

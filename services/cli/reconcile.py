@@ -84,10 +84,12 @@ def anomalies(
             for seen in found:
                 print_json(anomaly_as_json(seen))
             return
-        names = {topic.topic_id: topic.name for topic in known_topics(manager)}
+        listed = list(found)
+        topics = known_topics(manager) if listed else []
+        names = {topic.topic_id: topic.name for topic in topics}
         columns = ("kind", "topic", "partition", "segment id", "object", "detail")
         seen_columns = ("first seen", "last seen", "times", "last run")
-        rows = (_anomaly_as_row(seen, names) for seen in found)
+        rows = (_anomaly_as_row(seen, names) for seen in listed)
         print_table("Anomalies", (*columns, *seen_columns), rows)
 
 

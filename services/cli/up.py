@@ -70,5 +70,6 @@ def up(
             print_table("Sediment is up; Ctrl-C stops it", ("name", "value"), rows)
         while not stopping.wait(WATCH_INTERVAL_S):
             for name in stack.restart_ended():
-                say(f"{name} ended unexpectedly and was started again; its log.1 says why")
+                where = stack.endpoints.data_directory
+                say(f"{name} ended unexpectedly and was started again; see its .log.1 in {where}")
         say("stopping ...")

@@ -424,7 +424,9 @@ def test_a_part_that_ends_is_started_again_at_its_address(server_directory: Path
         os.kill(endpoints_of(data_dir).pids["rsm"], signal.SIGKILL)
         _, errors = up.process.communicate(timeout=120)
         assert up.process.returncode == 3
-    assert "rsm ended unexpectedly and was started again; its log.1 says why" in errors
+    for name in ("rsm", "postgres", "s3"):
+        said = f"{name} ended unexpectedly and was started again; see its .log.1 in {data_dir}"
+        assert said in errors
     assert f"rsm ended unexpectedly, after 3 restarts; see its log in {data_dir}" in errors
     with running_up(data_dir) as again:
         assert again.endpoints.rlmm == before.rlmm  # nothing else had its ports

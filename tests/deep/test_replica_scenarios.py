@@ -28,7 +28,7 @@ def ranges(stack: Stack) -> list[tuple[int, int]]:
     return sorted(stack.ranges())
 
 
-def told(local_start: int, end: int) -> list[str]:
+def read_from(local_start: int, end: int) -> list[str]:
     """Return what a consumer reads of messages that are their offsets."""
     return [f"{n} from {'the tier' if n < local_start else 'the disk'}" for n in range(end)]
 
@@ -64,7 +64,7 @@ def test_scenario_1_a_new_empty_follower(stack: Stack, replica: MakeReplica) -> 
     # Consumers read on from the tier, whoever leads.
     b.lead(4)
     for leader, start in ((a, 6), (b, 3)):
-        assert [leader.consume(offset) for offset in range(8)] == told(start, 8)
+        assert [leader.consume(offset) for offset in range(8)] == read_from(start, 8)
 
 
 def test_scenario_2_an_out_of_sync_follower_catches_up(stack: Stack, replica: MakeReplica) -> None:
@@ -94,7 +94,7 @@ def test_scenario_2_an_out_of_sync_follower_catches_up(stack: Stack, replica: Ma
     ]
     assert b.messages == {9: "9", 10: "10", 11: "11"}
     assert c.follow(a) == ["fetch 9 to 11"]
-    assert [a.consume(offset) for offset in range(12)] == told(9, 12)
+    assert [a.consume(offset) for offset in range(12)] == read_from(9, 12)
 
 
 def test_scenario_3_several_hard_failures(stack: Stack, replica: MakeReplica) -> None:

@@ -573,8 +573,8 @@ and RLM, scraped by Debian's Prometheus once a second, waits until the alert fir
 fault and waits until no alert fires. The times of the rules are 60 times shorter there: "for 5
 min" is 5 s, and a window of an hour is a minute. The seconds are those of runs on a busy
 machine; production adds the scrape interval to 60 times what the rule itself takes. The age of
-a verification is changed in the database, because nobody waits for 45 days. An alert without a
-row has no fault there yet: promtool alone tests it (`make helm-check`).
+a verification is changed in the database, because a test cannot wait for 45 days. An alert
+without a row has no fault there yet: promtool alone tests it (`make helm-check`).
 
 | alert | fault | fires after, s | clears after, s |
 |---|---|---|---|"""

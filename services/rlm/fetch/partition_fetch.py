@@ -189,7 +189,7 @@ class PartitionFetch:
         if self._isolation is not IsolationLevel.READ_COMMITTED:
             return ()
         # In this thread, however long RLMM takes: in a log of many leader epochs the search asks it
-        # for each of them, and begun anew at each fetch it would never end.
+        # for each of them. With a limit, each fetch would start it from the beginning.
         found = replan(
             lambda search: search.below(end_offset),
             self._search_aborted,

@@ -240,7 +240,7 @@ final class ChunkCache implements AutoCloseable {
     }
 
     /**
-     * Frees the memory of chunks that nobody has read for a minute, unless they are awaited, and of
+     * Frees the memory of chunks that no reader used for a minute, unless they are awaited, and of
      * the buffers that were spare ever since the last call.
      */
     synchronized void freeUnused() {
