@@ -38,12 +38,25 @@ class Broker:
         listed = {"apiVersion": "v1", "kind": "List", "items": _objects(self._disk)}
         self._cluster.kubectl("create", "namespace", BROKERS)
         self._cluster.kubectl("apply", "--filename=-", stdin=json.dumps(listed))
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until the pod that the StatefulSet now describes is ready."""
         status = ["rollout", "status", "statefulset/kafka", "--timeout=300s"]
         self._cluster.kubectl("--namespace", BROKERS, *status)
 
     def execute(self, command: Sequence[str]) -> str:
         """Run a command in the broker's container, and return what it prints."""
         return self._cluster.run([*_EXECUTE, *command])
+
+    def execution(self, command: Sequence[str]) -> list[str]:
+        """Return the command that runs `command` in the broker's container from this machine."""
+        return self._cluster.inside([*_EXECUTE, *command])
+
+    @property
+    def log_dir(self) -> Path:
+        """The log directory, as this machine has it."""
+        return self._disk / "data"
 
 
 def _objects(disk: Path) -> list[dict[str, Any]]:
@@ -63,7 +76,7 @@ def _objects(disk: Path) -> list[dict[str, Any]]:
         ],
     }
     pod = {
-        "terminationGracePeriodSeconds": 1,
+        "terminationGracePeriodSeconds": 10,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": _UID,

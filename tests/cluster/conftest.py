@@ -4,17 +4,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cluster.brokers import LOG_DIR, Broker
 from tests.cluster.cluster import Cluster
-from tests.cluster.guide import images
+from tests.cluster.guide import blocks, images
 from tests.cluster.images import ensure_image, ensure_pause
-from tests.cluster.release import Release, install, prepare
+from tests.cluster.records import Record, records_of
+from tests.cluster.release import STOCK_BROKERS, Release, install, prepare
 from tests.cluster.stores import Stores
 from tests.helm.dockerfile import ROOT
 
 KAFKA_LOG = ROOT / "tests" / "data" / "kafka-log"
 SERVICES = "Dockerfile"
+SPARK = "Dockerfile.spark"
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +28,13 @@ def cluster() -> Iterator[Cluster]:
         for archive in archives:
             started.load(archive)
         yield started
+
+
+@pytest.fixture(scope="session")
+def spark_image(cluster: Cluster) -> None:
+    """The image of the sweeps on Spark."""
+    for archive in _archives(SPARK):
+        cluster.load(archive)
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +61,30 @@ def shipped(release: Release) -> Broker:
     broker.start()
     broker.execute(["sediment", "ship", LOG_DIR])
     return broker
+
+
+@pytest.fixture(scope="session")
+def lost(shipped: Broker) -> dict[str, list[Record]]:
+    """The records of rolled segments, by partition, whose files are gone from the broker's disk."""
+    records = {}
+    for folder in shipped.log_dir.glob("*-*/"):
+        *rolled, active = sorted(folder.glob("*.log"))
+        end = int(active.stem)
+        records[folder.name] = [record for record in records_of(folder) if record.offset < end]
+        for log in rolled:
+            for file in folder.glob(f"{log.stem}.*"):
+                file.unlink()
+    return records
+
+
+@pytest.fixture(scope="session")
+def rlm_beside(release: Release, shipped: Broker) -> Broker:
+    """The broker's pod with RLM in it, by the patch that the guide applies."""
+    (sidecar,) = [text for text in blocks(STOCK_BROKERS, "yaml") if "sidecar:" in text]
+    release.upgrade(yaml.safe_load(sidecar))
+    release.shell(blocks(STOCK_BROKERS, "sh")[0])
+    shipped.wait()
+    return shipped
 
 
 def _archives(dockerfile: str) -> list[Path]:
