@@ -18,8 +18,8 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-import services
 from services.common.secret_variables import is_private
+from spark_jobs.shipping import ship_package
 from spark_jobs.sweep_error import SweepError
 
 DRIVER_MEMORY = "1g"
@@ -84,7 +84,7 @@ def java_and_spark(
         spark = SparkSession(SparkContext(conf=chosen, gateway=gateway))
     try:
         if is_submitted:
-            _ship_packages(spark, scratch)
+            ship_package(spark, scratch)
         yield gateway, spark
     finally:
         _stop_session(spark, gateway)
@@ -179,17 +179,6 @@ def _spark_home(scratch: Path) -> Path:
         if entry.name != "work":
             (home / entry.name).symlink_to(entry)
     return home
-
-
-def _ship_packages(spark: SparkSession, scratch: Path) -> None:
-    """Send this package to the executors if it came as a wheel in --py-files.
-
-    Spark puts only files that end in .zip, .egg or .jar on the path of its Python workers.
-    """
-    archive = Path(services.__file__).parents[1]
-    if archive.suffix == ".whl" and archive.is_file():
-        copied = shutil.copyfile(archive, scratch / f"{archive.stem}.zip")
-        spark.sparkContext.addPyFile(str(copied))
 
 
 def _stop_session(spark: SparkSession, gateway: JavaGateway) -> None:

@@ -52,11 +52,19 @@ class BareEnvironment:
         It prints both outputs of the job to its standard output: `Swept.stderr` has all of it.
         """
         written = cwd / "report.json"
-        options = (*options, "--report", str(written))
+        addresses = ["--rsm", tier.rsm_process.address, "--rlmm", tier.rlmm_process.address]
+        options = (*addresses, *options, "--report", str(written))
+        done = self.spark_submit(spark, self.main, job, *options, cwd=cwd)
+        report = json.loads(written.read_text()) if written.exists() else {}
+        return Swept(done.returncode, report, done.stdout + done.stderr)
+
+    def spark_submit(
+        self, spark: tuple[str, ...], program: Path, *arguments: str, cwd: Path
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a program with the wheel in --py-files to its end."""
         argv = [str(self.spark_home / "bin" / "spark-submit"), *spark]
-        argv += ["--py-files", str(self.wheel), str(self.main), job]
-        argv += ["--rsm", tier.rsm_process.address, "--rlmm", tier.rlmm_process.address, *options]
-        done = subprocess.run(
+        argv += ["--py-files", str(self.wheel), str(program), *arguments]
+        return subprocess.run(
             argv,
             env=self.variables(),
             cwd=cwd,
@@ -66,8 +74,6 @@ class BareEnvironment:
             timeout=TIMEOUT_S,
             check=False,
         )
-        report = json.loads(written.read_text()) if written.exists() else {}
-        return Swept(done.returncode, report, done.stdout + done.stderr)
 
 
 def make_bare_environment(directory: Path) -> BareEnvironment:

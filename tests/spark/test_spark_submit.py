@@ -17,12 +17,15 @@ from tests.harness.tier import HOUR_MS, Tier, a_topic
 from tests.shape import ROOT
 from tests.spark.bare_environment import BareEnvironment, make_bare_environment
 from tests.spark.commands import TIMEOUT_S
+from tests.spark.made_logs import copied, plain
 from tests.spark.standalone import StandaloneCluster, standalone_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1_500)]
 SEGMENTS = 3
 BUCKET = "sweeps-work"
 PAGE = ROOT / "docs" / "sweeps.md"
+USER_PROGRAM = ROOT / "tests" / "spark" / "user_program.py"
+SMALL = ("--executor-memory", "512m")
 
 
 @pytest.fixture(scope="module")
@@ -206,6 +209,23 @@ def test_the_command_of_the_page_sweeps(
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((tmp_path / "report.json").read_text())["outcome"] == "DONE"
     assert tier.objects(tp.topic_id) == {}
+
+
+def test_a_program_of_the_user_reads_both_sources_on_executors(
+    environment: BareEnvironment, cluster: StandaloneCluster, tier: Tier, tmp_path: Path
+) -> None:
+    [tp] = a_topic()
+    copied(tier, tp, 0, [plain(0, [b"a", b"b"])])
+    result = tmp_path / "result.json"
+    addresses = tier.rsm_process.address, tier.rlmm_process.address
+    done = environment.spark_submit(
+        ("--master", cluster.master, *SMALL),
+        USER_PROGRAM,
+        *(*addresses, tp.topic, str(result)),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(result.read_text()) == {"segments": 1, "offsets": [0, 1]}
 
 
 def test_an_unknown_job_is_named(environment: BareEnvironment, tier: Tier, tmp_path: Path) -> None:
