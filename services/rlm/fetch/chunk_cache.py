@@ -127,6 +127,12 @@ class Chunk:
                 self._piece_ends.append(at + len(view))
                 self._arrived.notify_all()
 
+    @property
+    def is_whole(self) -> bool:
+        """Return whether all bytes are here, though their request may not have ended."""
+        with self._arrived:
+            return bool(self._piece_ends) and self._piece_ends[-1] == self.end
+
     def pieces_from(self, position: int) -> list[memoryview]:
         """Return the pieces from the one that begins at `position` on."""
         with self._arrived:
@@ -369,7 +375,7 @@ class ChunkCache:
             chunk
             for chunk in self._chunks
             if not chunk.readers
-            and not chunk.is_filling
+            and (chunk.is_whole or not chunk.is_filling)
             and (chunk.is_passed or chunk.used_s <= unread_s)
         ]
         yield from (chunk for chunk in idle if not chunk.is_reread)

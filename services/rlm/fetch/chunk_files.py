@@ -127,6 +127,8 @@ class ChunkFiles:
                 self._make_room(self._limits.total_bytes)  # Others need the disk more.
         finally:
             self._writers.release()
+            if self._is_closed:  # During the write, which has made the folder again.
+                self._remove_folder()
 
     def remove(self, segments: Iterable[RemoteLogSegmentId]) -> None:
         """Remove the files of deleted or damaged segments."""
@@ -139,6 +141,9 @@ class ChunkFiles:
     def close(self) -> None:
         """Remove everything. Idempotent."""
         self._is_closed = True
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
         with self._lock:
             lock, self._folder_lock = self._folder_lock, None
         shutil.rmtree(self._folder, ignore_errors=True)
