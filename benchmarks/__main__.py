@@ -31,6 +31,8 @@ from benchmarks import (
     rsm_requests,
     service_memory,
     spark_delete,
+    spark_driver,
+    spark_foreground,
     spark_records,
     spark_scan,
     status_time,
@@ -96,6 +98,8 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "broker_vs_lts": broker_catch_up.run_against_local_tiered_storage,
     "local_sweep": local_sweep.run,
     "spark_delete": spark_delete.run,
+    "spark_driver": spark_driver.run,
+    "spark_foreground": spark_foreground.run,
     "spark_scan": spark_scan.run,
     "spark_records": spark_records.run,
 }
