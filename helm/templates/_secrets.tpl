@@ -5,12 +5,25 @@
 {{- end -}}
 
 {{- define "sediment.secrets.rlmm" -}}
+{{ include "sediment.databaseEnv" (dict "database" .Values.database "secret" .Values.database.existingSecret) }}
+{{- end -}}
+
+{{- /* Of the migration and the maintenance, which need the owner of the tables. */ -}}
+{{- define "sediment.secrets.owner" -}}
+{{ include "sediment.databaseEnv" (dict "database" .Values.database "secret" (include "sediment.ownerSecret" .)) }}
+{{- end -}}
+
+{{- define "sediment.ownerSecret" -}}
+{{- .Values.database.ownerSecret | default .Values.database.existingSecret -}}
+{{- end -}}
+
+{{- define "sediment.databaseEnv" -}}
 - name: RLMM_DATABASE_URL
   valueFrom:
     secretKeyRef:
-      name: {{ .Values.database.existingSecret }}
-      key: {{ .Values.database.urlKey }}
-{{- if .Values.database.passwordKey }}
+      name: {{ .secret }}
+      key: {{ .database.urlKey }}
+{{- if .database.passwordKey }}
 - name: RLMM_DATABASE_PASSWORD_FILE
   value: /etc/sediment/database/password
 {{- end }}
@@ -30,7 +43,8 @@
 {{- end -}}
 {{- with .root.Values.database -}}
 {{- if and .passwordKey (has $.component (list "rlmm" "migration" "maintenance")) -}}
-{{- $files = append $files (dict "name" "database-password" "mountPath" "/etc/sediment/database" "secretName" .existingSecret "items" (list (dict "key" .passwordKey "path" "password"))) -}}
+{{- $secret := ternary .existingSecret (include "sediment.ownerSecret" $.root) (eq $.component "rlmm") -}}
+{{- $files = append $files (dict "name" "database-password" "mountPath" "/etc/sediment/database" "secretName" $secret "items" (list (dict "key" .passwordKey "path" "password"))) -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $files -}}

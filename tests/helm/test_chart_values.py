@@ -277,6 +277,21 @@ def test_a_setting_restarts_its_own_service_and_no_other() -> None:
     assert before["sediment-rlmm"] == after["sediment-rlmm"]
 
 
+@pytest.mark.parametrize("owner", ["", "sediment-owner"])
+def test_the_owner_of_the_tables_may_have_a_secret_of_its_own(owner: str) -> None:
+    rendered = render(minimal({"database": {"passwordKey": "password", "ownerSecret": owner}}))
+    for kind, name in [
+        ("Deployment", "rlmm"),
+        ("Job", "migration"),
+        ("CronJob", "maintenance"),
+    ]:
+        spec = pod_spec(rendered.one(kind, f"sediment-{name}"))
+        (volume,) = [v["secret"]["secretName"] for v in spec["volumes"] if "secret" in v]
+        (url,) = [e for e in spec["containers"][0]["env"] if e["name"] == "RLMM_DATABASE_URL"]
+        used = {volume, url["valueFrom"]["secretKeyRef"]["name"]}
+        assert used == {"sediment-database" if name == "rlmm" or not owner else owner}
+
+
 def test_secrets_are_files_if_a_program_reads_files() -> None:
     rendered = render(minimal({"database": {"passwordKey": "password"}}))
     for kind, name, secret, path, items in [
