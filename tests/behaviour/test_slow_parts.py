@@ -183,6 +183,30 @@ def test_list_offsets_of_a_silent_part_times_out(shipped: Stack, manager: str, m
         hang.let_go()
 
 
+def test_searches_of_a_silent_store_leave_slots_to_fetches(shipped: Stack) -> None:
+    """However many of them there are, for as long as ListOffsets may take."""
+    hang = Hang()
+    limits = RlmLimits(read=RemoteReadLimits(threads=2), list_offsets_timeout_s=GIVE_UP_S)
+    rlm = troubled(shipped, "rlmm", "list_remote_log_segments", hang, limits)
+    queries = OffsetQueries((OffsetQuery(SICK, 0),), COMMITTED)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            try:
+                asked = [pool.submit(rlm.list_offsets, queries) for _ in range(3)]
+                asked_epochs = pool.submit(rlm.offsets_for_leader_epochs, (EpochQuery(SICK, 0),))
+                eventually(lambda: rlm.remote_readers.idle_ratio < 1)
+                (part, *_) = fetch(rlm, 5, name=HEALTHY, max_bytes=1)
+                assert (part.error, part.record_batches) == (FetchError.NONE, batch(5, 5))
+                assert not any(each.done() for each in asked)
+                assert not asked_epochs.done()
+            finally:
+                hang.let_go()
+            assert [each.result()[0].error for each in asked] == [FOUND] * 3
+            assert asked_epochs.result()[0].error is FetchError.NONE
+    finally:
+        hang.let_go()
+
+
 def test_an_epochs_end_that_the_tier_does_not_tell_in_time_times_out(shipped: Stack) -> None:
     hang = Hang()
     limits = RlmLimits(list_offsets_timeout_s=0.5)

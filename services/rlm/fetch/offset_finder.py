@@ -4,9 +4,14 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import NoReturn
 
 from services.api.calls import current_call
-from services.api.errors import RemoteResourceNotFoundError, RemoteStorageError
+from services.api.errors import (
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
 from services.api.ids import TopicIdPartition
 from services.api.offset_queries import (
     MAX_OFFSET_QUERIES,
@@ -20,6 +25,7 @@ from services.api.offset_queries import (
 from services.api.remote_log_manager import FetchError, IsolationLevel
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.validation import INT64_MAX, require_count
+from services.common.fair_queue import FairQueue
 from services.records.decode import UnreadableRecordsError
 from services.rlm.fetch.kafka_errors import PARTITION_FAILURES, kafka_error
 from services.rlm.fetch.partition_view import Bounds, PartitionView
@@ -57,15 +63,17 @@ class OffsetFinder:
         self._remote = remote
         self._rlmm = rlmm
         self._timeout_s = timeout_s
+        # The others are left to fetches, however long the searches wait for the store.
+        at_once = max(remote.pool.threads // 2, 1)
+        self._searches = FairQueue(f"concurrent searches of the tier (limit {at_once})", at_once)
 
     def list_offsets(self, queries: OffsetQueries) -> list[FoundOffset]:
         """Answer as OffsetService.list_offsets."""
         wait = self._wait(queries.timeout_ms / 1000 or self._timeout_s)
-        at_once = max(self._remote.pool.threads // 2, 1)  # The others are left to other requests.
         begun: deque[Callable[[], FoundOffset]] = deque()
         answers: list[FoundOffset] = []
         for query in queries.queries:
-            if len(begun) == at_once:
+            if len(begun) == self._searches.capacity:
                 answers.append(begun.popleft()())
             begun.append(self._begin(query, queries.isolation_level, wait))
         return answers + [answer() for answer in begun]
@@ -82,14 +90,20 @@ class OffsetFinder:
         name = query.topic_id_partition
         view = PartitionView(self._partition_of(name), self._remote, wait=wait)
         search = partial(_Search(view, self._rlmm, isolation).answer, query)
-        is_in_time = wait.left_s > 0
-        needs_tier = is_in_time and view.needs_tier(_offset_of(query))
-        begun = view.begin(search) if needs_tier else None
+        if wait.left_s <= 0:
+            return partial(self._answer, name, partial(_late, name))
+        if not view.needs_tier(_offset_of(query)):
+            return partial(self._answer, name, search)
+        try:
+            place = self._searches.acquire(timeout_s=wait.left_s)
+        except RetriableRemoteStorageError:
+            return partial(self._answer, name, partial(_late, name))
+        begun = view.begin(search)
+        begun.add_done_callback(lambda _: place.release())
 
         def found() -> FoundOffset:
-            if not is_in_time:
-                raise ReadTimeoutError(f"{name}: the time is over")
-            return search() if begun is None else view.result(begun)
+            with place:  # A search that is late holds no slot.
+                return view.result(begun)
 
         return partial(self._answer, name, found)
 
@@ -120,12 +134,18 @@ class OffsetFinder:
             return EpochAnswer(name, end=view.end_of_epoch(query.leader_epoch))
 
         try:
-            needs_tier = view.needs_tier(INT64_MAX, query.leader_epoch)
-            return view.in_time(search) if needs_tier else search()
+            if not view.needs_tier(INT64_MAX, query.leader_epoch):
+                return search()
+            with self._searches.acquire(timeout_s=wait.left_s):
+                return view.in_time(search)
         except ReadTimeoutError as e:
             return EpochAnswer(name, FetchError.REQUEST_TIMED_OUT, str(e))
         except PARTITION_FAILURES as e:
             return EpochAnswer(name, _named(name, e), str(e))
+
+
+def _late(name: TopicIdPartition) -> NoReturn:
+    raise ReadTimeoutError(f"{name}: the time is over")
 
 
 def _offset_of(query: OffsetQuery) -> int:
