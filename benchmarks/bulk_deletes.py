@@ -1,5 +1,6 @@
 """Delete many small segments: by a retention sweep of either engine, and by a bare multi-delete."""
 
+import gc
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,8 @@ def swept(engine_in: Callable[[Path], Engine], services: Deployment, directory: 
     where = directory / plan_id
     where.mkdir()
     this = SweepRun(retention_sweep.JOB, plan_id, where, lambda _: None)
+    gc.collect()
+    gc.freeze()  # as the command does
     started = time.perf_counter()
     report = retention_sweep.run(engine_in(where), this, config)
     seconds = time.perf_counter() - started

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from benchmarks.bulk_deletes import PARTITIONS, SEGMENTS, multi_deleted, swept
 from benchmarks.deployment import deployed
-from benchmarks.measure import Result, ratio
+from benchmarks.measure import QUICK, Result, ratio
 from benchmarks.store import STORE
 from spark_jobs.local_engine import THREADS, LocalEngine
 
-ROUNDS = 3  # a round takes more than a minute with the creation of its objects
+ROUNDS = 1 if QUICK else 5  # a round takes more than a minute with the creation of its objects
 
 
 def run() -> Result:

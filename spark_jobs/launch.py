@@ -1,5 +1,6 @@
 """Choose and start an engine, run a sweep, stop; report a failure as one sentence and a code."""
 
+import gc
 import logging
 import os
 import shutil
@@ -87,6 +88,9 @@ def _run(
     options = config.options
     if not prefers_spark(options):
         this.say(f"plan {this.plan_id}: in this process")
+        # Modules stay: the collector need not scan them again and again.
+        gc.collect()
+        gc.freeze()
         try:
             return run_job(open_local(this.directory, options), this, config)
         except TooManySegmentsError:
