@@ -1,5 +1,6 @@
 """Define remote log segments, their states, and the exports that keep them from retention."""
 
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -255,3 +256,19 @@ def export_that_keeps(
         return None
     behind = (export for export in exports if export.next_offset <= end_offset)
     return max(behind, key=lambda export: export.lease_until_ms, default=None)
+
+
+CUSTOM_METADATA_FORM = struct.Struct(">BH8si5i")
+"""The beginning of RSM's custom metadata: version (1 or 2), location id, attempt, size of the log,
+size of each index file or -1 if it is absent."""
+
+UNKNOWN_SIZE = -1
+
+
+def indexes_size_of(custom_metadata: bytes) -> int:
+    """Return the size of a copy's indexes; UNKNOWN_SIZE if the form of the bytes is not known."""
+    form = CUSTOM_METADATA_FORM
+    if len(custom_metadata) < form.size or custom_metadata[0] not in (1, 2):
+        return UNKNOWN_SIZE
+    _, _, _, _, *sizes = form.unpack(custom_metadata[: form.size])
+    return sum(max(0, size) for size in sizes)

@@ -2,7 +2,6 @@
 
 import json
 import re
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -19,6 +18,7 @@ from services.api.remote_storage_manager import (
     LogDigest,
 )
 from services.api.segments import (
+    CUSTOM_METADATA_FORM,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     segment_leader_epochs,
@@ -78,9 +78,8 @@ MANIFEST_DIGEST_BYTES = 16
 _WITHOUT_DIGEST, _WITH_DIGEST = 1, 2
 _ABSENT = -1
 
-# Version, location id, attempt, size of the log, size of each index file or -1 if it is absent;
-# version 2 appends the digest of the manifest.
-_FORM = struct.Struct(f">BH8si{len(IndexType)}i")
+# Version 2 appends the digest of the manifest.
+_FORM = CUSTOM_METADATA_FORM
 _SIZES = {_WITHOUT_DIGEST: _FORM.size, _WITH_DIGEST: _FORM.size + MANIFEST_DIGEST_BYTES}
 _ATTEMPT = re.compile(r"[0-9a-f]{16}")
 

@@ -212,7 +212,10 @@ class Rebuild:
             return None  # Without a detail the manifest is gone meanwhile.
         other = manifest.content.other_deployment_id
         if row is None and other:
-            text = f"the manifest is of the deployment {other}, and RSM_DEPLOYMENT_ID is another"
+            text = (
+                f"the deployment {other} wrote the manifest: leave it to that deployment, or "
+                f"rebuild with RSM_DEPLOYMENT_ID={other} to take it over"
+            )
             self._note_stored(DifferenceKind.REFUSED, tp, stored, text)
             return None
         copy = copy_of(manifest.content)

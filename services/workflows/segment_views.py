@@ -30,7 +30,12 @@ from services.api.remote_storage_manager import (
     StoredManifest,
     shard_of,
 )
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.segments import (
+    UNKNOWN_SIZE,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    indexes_size_of,
+)
 
 PartitionKey: TypeAlias = tuple[UUID, int]
 """Topic id and partition; object keys have no topic name."""
@@ -342,7 +347,15 @@ def verdict_with_manifest(
     if row is not None and _names_another_copy(row, content):
         text = f"the manifest is of attempt {content.attempt}, the metadata is of another copy"
         return ReconcileVerdict(stored, state, _corrupt(text), is_complete=False)
-    return _verdict(stored, row, content.attempt, is_known=True, was_deleted=was_deleted)
+    verdict = _verdict(stored, row, content.attempt, is_known=True, was_deleted=was_deleted)
+    other = content.other_deployment_id
+    if other and verdict.problem and verdict.problem.kind is AnomalyKind.UNREFERENCED_COMPLETE:
+        text = (
+            f"a complete copy that the deployment {other} wrote; never deleted: leave it to that "
+            f"deployment, or rebuild with RSM_DEPLOYMENT_ID={other} to take it over"
+        )
+        return replace(verdict, problem=replace(verdict.problem, detail=text))
+    return verdict
 
 
 def _verdict(
@@ -364,14 +377,18 @@ def _verdict(
 def _wrong_size(
     stored: StoreView, row: RemoteLogSegmentMetadata, counting: str | None
 ) -> Problem | None:
-    """Compare the size of a finished segment's log with its metadata."""
-    expected = row.segment_size_in_bytes
-    if row.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED or expected < 0:
+    """Compare the sizes of a finished segment's log and indexes with its metadata."""
+    if row.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
         return None
+    expected = {
+        SegmentObjectKind.LOG: row.segment_size_in_bytes,
+        SegmentObjectKind.INDEXES: indexes_size_of(row.custom_metadata or b""),
+    }
     for each in stored.objects:
-        is_log = each.name.kind is SegmentObjectKind.LOG and each.name.attempt == counting
-        if is_log and each.size_bytes != expected:
-            return _corrupt(f"the log has {each.size_bytes} bytes, by its metadata {expected}")
+        size = expected.get(each.name.kind, UNKNOWN_SIZE)
+        if each.name.attempt == counting and size not in (UNKNOWN_SIZE, each.size_bytes):
+            what = f"the {each.name.kind.name.lower()} object has {each.size_bytes} bytes"
+            return _corrupt(f"{what}, by its metadata {size}")
     return None
 
 

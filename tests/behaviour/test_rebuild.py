@@ -16,7 +16,7 @@ from services.api.calls import MutationContext
 from services.api.errors import DeletionRefusedError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.partitions import EventQuery
-from services.api.remote_log_metadata_manager import all_events, all_partitions
+from services.api.remote_log_metadata_manager import all_anomalies, all_events, all_partitions
 from services.api.segment_batches import ImportedSegments, SegmentImport
 from services.api.segments import (
     RemoteLogSegmentMetadata,
@@ -33,11 +33,12 @@ from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.settings import RsmSettings
 from services.workflows.rebuild import Rebuild, RebuildPlan
 from services.workflows.rebuild_report import DifferenceKind, Rebuilt
+from services.workflows.reconcile import Reconciliation, ReconciliationPlan
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.databases import Databases
 from tests.harness.eventually import eventually
 from tests.harness.patience import PATIENT
-from tests.harness.tier import EPOCH, SIZE_BYTES, SmallTier, a_topic, ids, segment
+from tests.harness.tier import EPOCH, SIZE_BYTES, SmallTier, a_topic, ids, now_ms, segment
 
 pytestmark = pytest.mark.deep
 
@@ -204,11 +205,16 @@ def test_a_copy_of_another_deployment_is_refused_by_name(
     shutil.copytree(found, ours / found.name)
     with managed("ours", ours) as rsm:
         own = copied(rsm)
+        check = ReconciliationPlan(uuid4().hex, now_ms() + 1_000, grace_ms=0)
+        Reconciliation(empty.rlmm, rsm, rsm.objects, check).run()
         done = run(empty, rsm, apply=True)
+    details = {each.anomaly.topic_id: each.anomaly.detail for each in all_anomalies(empty.rlmm)}
+    assert "RSM_DEPLOYMENT_ID=another to take it over" in details[other.topic_id]
+    assert "a rebuild can take it over" in details[own.topic_id]
     assert counts(done) == {"ONLY_IN_BUCKET": 2, "REFUSED": 1}
     [refused] = [each for each in done.differences if each.kind is DifferenceKind.REFUSED]
     assert refused.topic_id == other.topic_id
-    assert "of the deployment another" in refused.detail
+    assert "RSM_DEPLOYMENT_ID=another to take it over" in refused.detail
     known = {each.topic_id_partition for each in all_partitions(empty.rlmm)}
     assert known == {earlier, own}
 

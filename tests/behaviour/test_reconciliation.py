@@ -318,6 +318,25 @@ def test_a_finished_segment_without_its_objects_is_reported(
     assert (seen.anomaly.segment_id, seen.times_seen) == (broken.remote_log_segment_id.id, 2)
 
 
+@pytest.mark.parametrize("kind", ["log", "indexes"])
+def test_an_object_of_another_size_than_in_the_metadata_is_reported(
+    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition, kind: str
+) -> None:
+    _, short = tier.fill(tp, 2)
+    own = segment_keys("", short).prefix
+    [key] = [each for each in keys_of(store) if each.startswith(own) and each.endswith(kind)]
+    size = len(store.get(key))
+    store.delete([key])
+    store.put(key, bytes(size - 1))
+    assert found(runs.once()) == {AnomalyKind.CORRUPT_OBJECT: 1}
+    [seen] = all_anomalies(tier.rlmm)
+    wanted = f"the {kind} object has {size - 1} bytes, by its metadata {size}"
+    assert (seen.anomaly.segment_id, seen.anomaly.detail) == (
+        short.remote_log_segment_id.id,
+        wanted,
+    )
+
+
 def test_objects_of_another_attempt_do_not_replace_missing_ones(
     tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
 ) -> None:
