@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import groupby
 from uuid import UUID
@@ -18,10 +18,11 @@ from services.api.errors import (
     ThrottledError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.partitions import MAX_DETAIL_LENGTH, DeletionFreeze
+from services.api.partitions import MAX_DETAIL_LENGTH, DeletionFreeze, EventQuery
 from services.api.remote_log_metadata_manager import (
     RemoteLogMetadataManager,
     SegmentUpdate,
+    all_events,
     all_segments,
 )
 from services.api.remote_storage_manager import (
@@ -46,6 +47,7 @@ from services.workflows.segment_views import (
     ManifestView,
     MetadataView,
     PartitionKey,
+    Rows,
     StoreView,
     read_manifest,
     store_views,
@@ -76,6 +78,36 @@ class RebuildPlan:
     run_id: str
     apply: bool = False
     locations: Sequence[int] = (CURRENT_LOCATION,)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierChanges:
+    """The segments of a partition that an attempt of the same run, which failed, has changed."""
+
+    imported: frozenset[UUID] = frozenset()
+    finished: frozenset[UUID] = frozenset()
+
+    def undone(self, rows: Rows) -> Rows:
+        """Return the metadata as it was before that attempt."""
+        return {
+            id: replace(row, state=_STARTED) if id in self.finished else row
+            for id, row in rows.items()
+            if id not in self.imported
+        }
+
+
+NO_CHANGES = EarlierChanges()
+
+
+def earlier_changes(
+    rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, run_id: str
+) -> EarlierChanges:
+    """Find in the audit trail what a run has already changed in a partition."""
+    imported, finished = set[UUID](), set[UUID]()
+    for event in all_events(rlmm, EventQuery(tp, plan_id=run_id)):
+        if event.segment_id is not None:
+            (finished if event.from_state else imported).add(event.segment_id)
+    return EarlierChanges(frozenset(imported), frozenset(finished))
 
 
 def begin(rlmm: RemoteLogMetadataManager, plan: RebuildPlan) -> DeletionFreeze | None:
@@ -140,14 +172,16 @@ class Rebuild:
         partition: PartitionKey,
         listed: Sequence[StoreView],
         readers: ThreadPoolExecutor,
+        earlier: EarlierChanges = NO_CHANGES,
     ) -> Rebuilt:
         """Compare and import one partition; return what the run has found so far.
 
         Args:
             listed: all its segments in the stores, by start offset.
+            earlier: counted as if this attempt had made these changes.
         """
         self._done.segments += len(listed)
-        rows = view.rows(partition, [stored.id for stored in listed])
+        rows = earlier.undone(view.rows(partition, [stored.id for stored in listed]))
         copies = [
             BucketCopy(row, row.event_timestamp_ms, is_known=True)
             for stored in listed
@@ -158,10 +192,10 @@ class Rebuild:
         unsettled = [stored for stored in listed if stored.id not in whole]
         found = self._read(view, partition, unsettled, rows, readers)
         whole |= {each.segment.remote_log_segment_id.id for each in found if each.is_known}
-        self._import(self._best([*copies, *found]), rows)
+        self._import(self._best([*copies, *found]), rows, earlier)
         tp = view.named(partition)
         if tp is not None:
-            self.check_missing(tp, whole)
+            self.check_missing(tp, whole | earlier.imported | earlier.finished)
         return self._done
 
     def _read(
@@ -247,14 +281,18 @@ class Rebuild:
         ]
         return sorted(best, key=lambda each: (each.rank, each.segment.start_offset))
 
-    def _import(
-        self, copies: Sequence[BucketCopy], rows: dict[UUID, RemoteLogSegmentMetadata]
-    ) -> None:
+    def _import(self, copies: Sequence[BucketCopy], rows: Rows, earlier: EarlierChanges) -> None:
         new: list[RemoteLogSegmentMetadata] = []
         begun: list[RemoteLogSegmentMetadata] = []
         for each in copies:
-            is_begun = each.segment.remote_log_segment_id.id in rows
-            (begun if is_begun else new).append(each.segment)
+            id = each.segment.remote_log_segment_id.id
+            is_begun = id in rows
+            if id in earlier.imported:
+                self._done.imported += 1
+            elif id in earlier.finished:
+                self._done.finished += 1
+            else:
+                (begun if is_begun else new).append(each.segment)
             kind = DifferenceKind.NOT_FINISHED if is_begun else DifferenceKind.ONLY_IN_BUCKET
             self._note(kind, each.segment)
         if not self._plan.apply:

@@ -10,7 +10,13 @@ import pyarrow as pa
 
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects
-from services.workflows.rebuild import READERS, Rebuild, RebuildPlan
+from services.workflows.rebuild import (
+    NO_CHANGES,
+    READERS,
+    Rebuild,
+    RebuildPlan,
+    earlier_changes,
+)
 from services.workflows.rebuild_report import Difference, DifferenceKind, Rebuilt
 from services.workflows.segment_views import MetadataView
 from spark_jobs.checks.objects import views_of
@@ -42,7 +48,7 @@ def rebuild_partitions(
 
     A partition's rows are adjacent, by start offset. `objects` are OBJECT_FIELDS of all locations;
     null in the one row of a partition that has none in the stores. `topic` is null if RLMM did not
-    know the partition. Safe to run twice: what a task that failed has imported is the same then.
+    know the partition. Safe to run twice: what a task that failed has imported is counted then.
     """
     done = Rebuilt()
     with (
@@ -52,8 +58,7 @@ def rebuild_partitions(
         ThreadPoolExecutor(READERS) as readers,
     ):
         retrying = services.retrying()
-        view = retrying(MetadataView, rlmm)
-        comparing = _Comparing(rlmm, rsm, objects, plan, view, readers)
+        comparing = _Comparing(rlmm, rsm, objects, plan, readers)
         for _, rows in groupby(rows_in(batches), key=partition_key):
             done.add(retrying(comparing.partition, list(rows)))
     yield from batches_of(_rows_of(done), REBUILT_SCHEMA)
@@ -68,22 +73,32 @@ class _Comparing:
         rsm: RemoteStorageManager,
         objects: SegmentObjects,
         plan: RebuildPlan,
-        view: MetadataView,
         readers: ThreadPoolExecutor,
     ) -> None:
-        self._services = rlmm, rsm, objects
+        self._rlmm = rlmm
+        self._rsm = rsm
+        self._objects = objects
         self._plan = plan
-        self._view = view
+        self._view: MetadataView | None = None
         self._readers = readers
 
     def partition(self, rows: Sequence[Row]) -> Rebuilt:
         """Compare and import one partition from all its rows."""
-        rebuild = Rebuild(*self._services, self._plan)
-        listed = [view for row in rows for view in views_of(row)]
+        view, self._view = self._view or MetadataView(self._rlmm), None
+        done = self._compared(rows, view)
+        self._view = view  # After a failure it is read again: RLMM may know the partition by now.
+        return done
+
+    def _compared(self, rows: Sequence[Row], view: MetadataView) -> Rebuilt:
+        rebuild = Rebuild(self._rlmm, self._rsm, self._objects, self._plan)
+        listed = [each for row in rows for each in views_of(row)]
         if not listed:
             return rebuild.check_missing(topic_id_partition_of(rows[0]))
         partition = UUID(rows[0]["topic_id"]), rows[0]["partition"]
-        return rebuild.compare(self._view, partition, listed, self._readers)
+        tp, earlier = view.named(partition), NO_CHANGES
+        if tp is not None and self._plan.apply:
+            earlier = earlier_changes(self._rlmm, tp, self._plan.run_id)
+        return rebuild.compare(view, partition, listed, self._readers, earlier)
 
 
 def _rows_of(done: Rebuilt) -> Iterator[Row]:

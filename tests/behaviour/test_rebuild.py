@@ -17,6 +17,7 @@ from services.api.errors import DeletionRefusedError, RetriableRemoteStorageErro
 from services.api.ids import TopicIdPartition
 from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import all_anomalies, all_events, all_partitions
+from services.api.remote_storage_manager import ObjectQuery, all_segment_objects
 from services.api.segment_batches import ImportedSegments, SegmentImport
 from services.api.segments import (
     RemoteLogSegmentMetadata,
@@ -31,9 +32,10 @@ from services.rsm.factory import build_manager
 from services.rsm.layout import segment_keys
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.settings import RsmSettings
-from services.workflows.rebuild import Rebuild, RebuildPlan
+from services.workflows.rebuild import Rebuild, RebuildPlan, earlier_changes
 from services.workflows.rebuild_report import DifferenceKind, Rebuilt
 from services.workflows.reconcile import Reconciliation, ReconciliationPlan
+from services.workflows.segment_views import MetadataView, store_views
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.databases import Databases
 from tests.harness.eventually import eventually
@@ -164,6 +166,30 @@ def test_an_empty_database_gets_every_segment_again(
     ]
     events = list(all_events(empty.rlmm, EventQuery(partitions[0])))
     assert {(each.reason, each.to_state) for each in events} == {("rebuild", FINISHED.value)}
+
+
+def test_an_attempt_counts_what_a_failed_one_of_the_same_run_changed(
+    tier: SmallTier, empty: SmallTier, rsm: ObjectRemoteStorageManager, tp: TopicIdPartition
+) -> None:
+    tier.fill(tp, 2)
+    begun = segment(tp, 2)
+    tier.rlmm.add_remote_log_segment_metadata(begun)
+    empty.rlmm.add_remote_log_segment_metadata(begun)
+    tier.finish(begun)
+    plan = RebuildPlan(uuid4().hex, apply=True)
+    listed = list(store_views(all_segment_objects(rsm.objects, ObjectQuery())))
+
+    def attempt(run_id: str) -> Rebuilt:
+        rebuild = Rebuild(empty.rlmm, rsm, rsm.objects, plan)
+        earlier = earlier_changes(empty.rlmm, tp, run_id)
+        view, partition = MetadataView(empty.rlmm), (tp.topic_id, tp.partition)
+        with ThreadPoolExecutor(1) as readers:
+            return rebuild.compare(view, partition, listed, readers, earlier)
+
+    done = attempt(plan.run_id)
+    assert (done.imported, done.finished, done.same) == (2, 1, 0)
+    assert attempt(plan.run_id) == done
+    assert attempt("another run").same == 3
 
 
 def test_no_deletion_begins_before_the_rebuild_is_confirmed(
