@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from services.api.errors import InvalidRangeError
+from services.api.errors import InvalidRangeError, InvalidRequestError
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
 from services.api.lineage import Lineage
 from spark_jobs.connections import Services
@@ -238,11 +238,21 @@ def epochs_of(stored: JsonOffsets) -> dict[TopicIdPartition, int]:
 
 
 def from_json(stored: JsonOffsets) -> Offsets:
+    """Return the offsets of a checkpoint.
+
+    Raises:
+        InvalidRequestError: a later release has written it.
+    """
     offsets: Offsets = {}
     for name, partitions in stored.items():
         if name == EPOCHS:
             continue
-        topic, _, topic_id = name.rpartition(":")
+        topic, colon, topic_id = name.rpartition(":")
+        if not colon:
+            raise InvalidRequestError(
+                f"the checkpoint of the stream has {name!r}, which this release of Sediment does "
+                "not know; run the release that wrote it, or begin with a new checkpoint"
+            )
         for number, offset in partitions.items():
             tp = TopicIdPartition(uuid_from_text(topic_id, "topic id"), topic, int(number))
             offsets[tp] = offset
