@@ -143,6 +143,7 @@ def fetch(
       3  RLM or RLMM could not be reached, or the fetch failed
     """
     skipped = 0
+    is_marked = False
 
     def skip(error: UnreadableBatchError) -> None:
         nonlocal skipped
@@ -177,6 +178,12 @@ def fetch(
                     if wanted is not None and record.offset > wanted and not skipped:
                         say(f"no record is shown at offset {wanted}; the next is {record.offset}")
                     wanted = None
+                    if record.metadata_age_ms is not None and not is_marked:
+                        is_marked = True
+                        say(
+                            "RLMM cannot be reached: RLM read this with what it knew of the tier "
+                            f"{record.metadata_age_ms / 1000:.0f} s ago"
+                        )
                     if formatted is not None:
                         write_bytes(formatted(tp, record))
                     elif output is Format.JSON:

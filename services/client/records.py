@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import groupby
 from operator import attrgetter
@@ -97,6 +97,7 @@ class Record:
         headers: in their order; a name may be there twice.
         leader_epoch: of the leader that wrote it.
         source: the broker's disk or the tier.
+        metadata_age_ms: how old RLM's knowledge of the tier was, if RLMM was away; else None.
     """
 
     offset: int
@@ -107,6 +108,7 @@ class Record:
     leader_epoch: int
     source: RecordSource | None
     kind: RecordKind = RecordKind.DATA
+    metadata_age_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +161,18 @@ def decoded(
             return
         reader = CommittedReader()
         reader.add(answer.aborted)
+        age_ms = answer.metadata_age_ms
         for source, data in answer.runs:
             for batch in _batches(tp, data):
                 is_skipped = reader.skips(batch)
                 try:
                     for record in _wanted(batch, is_skipped, source, options):
                         if record.offset >= offset:
-                            yield record
+                            yield (
+                                record
+                                if age_ms is None
+                                else replace(record, metadata_age_ms=age_ms)
+                            )
                 except _UNREADABLE as e:
                     unreadable(_unreadable(tp, batch, options.batch_limit_bytes, e))
                 offset = max(offset, batch.last_offset + 1)
@@ -207,12 +214,14 @@ class _Answer:
         runs: whole batches, by their source.
         end_offset: the offset after the last one that the reader may get.
         throttle_time_ms: how long to wait before the next fetch.
+        metadata_age_ms: as of a record.
     """
 
     runs: list[tuple[RecordSource | None, bytes]]
     aborted: list[AbortedTransaction]
     end_offset: int
     throttle_time_ms: int
+    metadata_age_ms: int | None
 
 
 _MAY_PASS = (
@@ -271,7 +280,9 @@ def _fetch_once(
     committed = isolation is IsolationLevel.READ_COMMITTED
     ends = (part.last_stable_offset if committed else part.high_watermark for part in parts)
     throttle_time_ms = max((part.throttle_time_ms for part in parts), default=0)
-    return _Answer(runs, aborted, max(ends, default=-1), throttle_time_ms)
+    ages_ms = (part.metadata_age_ms for part in parts)
+    age_ms = max((age_ms for age_ms in ages_ms if age_ms is not None), default=None)
+    return _Answer(runs, aborted, max(ends, default=-1), throttle_time_ms, age_ms)
 
 
 _UNREADABLE = (InflatedTooLargeError, TooManyHeadersError, DamagedDataError, CorruptRecordError)

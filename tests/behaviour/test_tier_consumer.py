@@ -14,6 +14,7 @@ import grpc
 import pytest
 
 from services.api.errors import RemoteResourceNotFoundError, ThrottledError
+from services.api.ids import uuid_to_text
 from services.api.remote_log_manager import FetchPart, FetchRequest
 from services.client import (
     AtTime,
@@ -29,7 +30,10 @@ from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.servicer import RemoteLogManagerServicer
 from tests.harness.bombs import honest_batch
 from tests.harness.grpc_server import served
+from tests.harness.sediment_command import sediment
+from tests.harness.served_rlm import served_rlm
 from tests.harness.ship_stack import Stack
+from tests.harness.troubled_managers import SilentRlmm
 from tests.unit.rlm.kafka_bytes import ABORT, COMMIT, NAME, PartitionFiles, in_transaction, marker
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
@@ -127,6 +131,43 @@ def test_a_follower_retries_a_throttled_fetch(
     busy.fetches = 0
     with pytest.raises(ThrottledError):
         next(decoded(busy, NAME, 0))
+
+
+def test_records_that_are_read_while_rlmm_is_away_are_marked(
+    stack: Stack, log_dir: Path, files: PartitionFiles
+) -> None:
+    stack.ship(log_dir)
+    for file in files.path.glob(f"{0:020}.*"):
+        file.unlink()
+    rlmm: Any = SilentRlmm(stack.rlmm)
+    rlm = stack.rlm(log_dir, rlmm=rlmm)
+    first = next(decoded(rlm, NAME, 0))
+    assert (first.value, first.metadata_age_ms) == (b"zero", None)
+    rlmm.is_silent = True
+    marked = next(decoded(rlm, NAME, 0))
+    assert marked.value == b"zero"
+    assert marked.metadata_age_ms is not None
+    local = next(decoded(rlm, NAME, 2))
+    assert (local.value, local.metadata_age_ms) == (b"two", None)
+
+
+def test_fetch_says_once_that_rlmm_is_away(
+    stack: Stack, log_dir: Path, files: PartitionFiles
+) -> None:
+    stack.ship(log_dir)
+    for file in files.path.glob(f"{0:020}.*"):
+        file.unlink()
+    rlmm: Any = SilentRlmm(stack.rlmm)
+    rlm = stack.rlm(log_dir, rlmm=rlmm)
+    assert next(decoded(rlm, NAME, 0)).value == b"zero"
+    rlmm.is_silent = True
+    name = f"{uuid_to_text(NAME.topic_id)}:{NAME.topic}-{NAME.partition}"
+    with served_rlm(rlm) as (_, address):
+        done = sediment(
+            "fetch", name, "--offset=0", "-f", "%s ", f"--rlm={address}", f"--rlmm={address}"
+        )
+    assert (done.returncode, done.stdout) == (0, "zero one two three ")
+    assert done.stderr.count("RLMM cannot be reached: RLM read this with what it knew") == 1
 
 
 def test_records_of_transactions_are_named(consumer: TierConsumer, files: PartitionFiles) -> None:
