@@ -25,6 +25,9 @@
 {{- if and .root.Values.tls.tokens.enabled (has .component (list "rsm" "rlmm")) -}}
 {{- $ports = set $ports "tokens" 50054 -}}
 {{- end -}}
+{{- if and (eq .component "rlm") .root.Values.rlm.listener.enabled -}}
+{{- $ports = set $ports "kafka" .root.Values.rlm.listener.port -}}
+{{- end -}}
 {{- toJson $ports -}}
 {{- end -}}
 

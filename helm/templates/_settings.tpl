@@ -24,6 +24,15 @@ RSM_SECRET_KEY_FILE: /etc/sediment/object-store/secret-key
 RLM_RSM_ADDRESS: {{ include "sediment.address" (dict "root" . "service" "rsm" "port" "grpc") }}
 RLM_RLMM_ADDRESS: {{ include "sediment.address" (dict "root" . "service" "rlmm" "port" "grpc") }}
 RLM_LOG_DIRS: {{ join "," .Values.rlm.logDirs | quote }}
+{{- with .Values.rlm.listener }}
+{{- if .enabled }}
+{{- $service := "" }}
+{{- if $.Values.rlm.enabled }}
+{{- $service = include "sediment.address" (dict "root" $ "service" "rlm" "port" "kafka") }}
+{{- end }}
+RLM_CONSUMER_ADVERTISED_ADDRESS: {{ required "rlm.listener.advertisedAddress is missing: HOST:PORT at which consumers reach the sidecar" (default $service .advertisedAddress) | quote }}
+{{- end }}
+{{- end }}
 {{- with int64 .Values.rlm.indexCache.totalSizeBytes }}
 RLM_REMOTE_LOG_INDEX_FILE_CACHE_DIR: /var/cache/sediment
 RLM_REMOTE_LOG_INDEX_FILE_CACHE_TOTAL_SIZE_BYTES: {{ . | toString | quote }}
@@ -33,7 +42,7 @@ RLM_REMOTE_LOG_INDEX_FILE_CACHE_TOTAL_SIZE_BYTES: {{ . | toString | quote }}
 {{- /* All of them, for a ConfigMap. Call with (dict "root" $ "component" "rsm"). */ -}}
 {{- define "sediment.settings" -}}
 {{- $prefix := upper .component -}}
-{{- $names := dict "grpc" "LISTEN" "health" "HEALTH" "metrics" "METRICS" "tokens" "TOKEN_LISTEN" }}
+{{- $names := dict "grpc" "LISTEN" "health" "HEALTH" "metrics" "METRICS" "tokens" "TOKEN_LISTEN" "kafka" "CONSUMER_LISTEN" }}
 {{- range $what, $port := include "sediment.ports" . | fromJson }}
 {{ $prefix }}_{{ index $names $what }}_ADDRESS: {{ printf "%s:%d" $.root.Values.listenHost (int $port) | quote }}
 {{- end }}

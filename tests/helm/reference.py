@@ -44,6 +44,7 @@ SET_BY_THE_CHART = {
     "rlm": _ADDRESSES
     | _TLS
     | {"RSM_ADDRESS", "RLMM_ADDRESS", "LOG_DIRS"}
+    | {"CONSUMER_LISTEN_ADDRESS", "CONSUMER_ADVERTISED_ADDRESS"}
     | {"REMOTE_LOG_INDEX_FILE_CACHE_DIR", "REMOTE_LOG_INDEX_FILE_CACHE_TOTAL_SIZE_BYTES"},
 }
 """Settings that other values become, without their prefix."""

@@ -33,7 +33,7 @@ def test_every_variable_is_a_setting_of_its_service(file: str) -> None:
 @pytest.mark.parametrize("service", SERVICES)
 def test_chart_sets_exactly_the_declared_settings(service: str) -> None:
     given = {
-        "rlm": FILES["full"]["rlm"] | {"settings": {}},
+        "rlm": FILES["full"]["rlm"] | {"settings": {}, "listener": {"enabled": True}},
         "database": {"passwordKey": "password"},
     }
     kind = "DaemonSet" if service == "rlm" else "Deployment"
