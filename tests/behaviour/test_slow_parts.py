@@ -19,9 +19,9 @@ from tests.harness.broker_answers import BrokerFetch
 from tests.harness.doors import DOORS, Door, opened
 from tests.harness.eventually import eventually
 from tests.harness.one_partition import GIVE_UP_S, Hang, TroubledPartition
-from tests.harness.ship_stack import EVERYTHING, Stack, fetch, read
+from tests.harness.ship_stack import EVERYTHING, Stack, fetch, lose_rolled_segments, read
 from tests.harness.troubled_managers import FailingOnce
-from tests.unit.rlm.kafka_bytes import NAME, batch, three_segments
+from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
 
 SICK, HEALTHY = NAME, replace(NAME, partition=1)
 COMMITTED = IsolationLevel.READ_COMMITTED
@@ -138,6 +138,34 @@ def test_what_is_known_is_read_while_rlmm_is_silent(shipped: Stack) -> None:
         hang.let_go()
     assert part.record_batches == batch(5, 5)
     assert part.metadata_age_ms is not None
+
+
+def test_a_search_for_aborted_transactions_over_many_epochs_ends(
+    stack: Stack, log_dir: Path
+) -> None:
+    """It asks RLMM for each leader epoch, which takes longer than a fetch may wait."""
+    epochs = 20
+    files = PartitionFiles(log_dir)
+    files.epochs(*((epoch, epoch) for epoch in range(epochs)))
+    files.segment(0, [batch(offset, leader_epoch=offset) for offset in range(epochs)])
+    files.snapshot(epochs)
+    files.segment(epochs, [batch(epochs, leader_epoch=epochs - 1)])
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    asked: list[None] = []
+
+    def be_slow() -> None:
+        asked.append(None)
+        Event().wait(0.05)
+
+    rlmm: Any = TroubledPartition(
+        stack.rlmm, NAME, frozenset({"next_segment_with_txn_index"}), be_slow
+    )
+    limits = RlmLimits(read=RemoteReadLimits(wait_s=0.4))
+    rlm = stack.rlm(log_dir, rlmm=rlmm, limits=limits)
+    first = eventually(lambda: fetch(rlm, 0, isolation=COMMITTED)[0].record_batches)
+    assert first.startswith(batch(0))
+    assert len(asked) >= epochs
 
 
 IN_LIST_OFFSETS = [
