@@ -229,7 +229,7 @@ def _build_manager(
             rlmm,
             limits,
             source=settings.partition_source,
-            logs=_direct_reader(rsm) if settings.direct_reads else None,
+            logs=direct_reader(rsm) if settings.direct_reads else None,
             cluster=_polled_cluster(settings),
             owned=owned,
         )
@@ -237,7 +237,8 @@ def _build_manager(
         raise SystemExit(f"RLM_LOG_DIRS: {e}") from e
 
 
-def _direct_reader(rsm: RemoteStorageManagerClient) -> DirectReader:
+def direct_reader(rsm: RemoteStorageManagerClient) -> DirectReader:
+    """Create RLM's reader of the store itself."""
     # Those of readers that are not sequential are shorter: as in the plugin, RSM streams them.
     shortest_bytes = MIN_SEQUENTIAL_BYTES // 2
     return DirectReader(rsm, DIRECT_READ_BYTES.inc, DIRECT_READ_FAILURES.inc, shortest_bytes)

@@ -50,6 +50,7 @@ from tests.harness.consumer_listener import (
 from tests.harness.databases import Databases
 from tests.harness.eventually import eventually
 from tests.harness.kafka_client import CLIENT_TIMEOUT_S, Cluster, headers_of
+from tests.harness.published import growth
 from tests.harness.secured_rsm import Secrets, make_secrets
 from tests.harness.ship_stack import (
     BUNDLED,
@@ -246,9 +247,11 @@ def test_an_unknown_version_is_answered_with_the_known_ones(address: str) -> Non
     ids=["version", "API", "cut off", "too large", "negative", "count", "costly"],
 )
 def test_what_is_no_served_request_ends_the_connection(address: str, request_bytes: bytes) -> None:
+    grown = growth('sediment_rlm_consumer_refusals_total{reason="request"}')
     with connected_socket(address) as client:
         client.sendall(request_bytes)
         assert client.recv(1) == b""
+    eventually(lambda: grown() == [1])
 
 
 class Listed:
@@ -347,12 +350,14 @@ def test_a_slow_client_gets_an_answer_that_takes_longer_than_a_stall_may(
 
 
 def test_connections_are_bounded(rlm: BrokerRemoteLogManager) -> None:
+    grown = growth('sediment_rlm_consumer_refusals_total{reason="connections"}')
     with serving_consumers(rlm, max_connections=1) as address:
         with connected_socket(address) as first:
             first.sendall(pack(">ihhih", 10, API_VERSIONS, 0, 5, -1))
             assert answered(first)
             with connected_socket(address) as second:
                 assert second.recv(1) == b""
+        assert grown() == [1]
         eventually(lambda: value_of("sediment_rlm_consumer_connections") == 0)
         with connected_socket(address) as third:
             third.sendall(pack(">ihhih", 10, API_VERSIONS, 0, 5, -1))
@@ -430,12 +435,14 @@ class TestTls:
     ) -> None:
         context = ssl.create_default_context(cafile=secrets.authority.certificate)
         host, _, port = secured.rpartition(":")
+        grown = growth('sediment_rlm_consumer_refusals_total{reason="unauthenticated"}')
         with (
             socket.create_connection((host, int(port)), 10) as plain,
             pytest.raises(ssl.SSLError, match="certificate required"),
             context.wrap_socket(plain, server_hostname=host) as client,
         ):
             client.recv(1)
+        eventually(lambda: grown() == [1])
 
     def test_a_grant_that_is_removed_ends_reads_on_an_open_connection(
         self, secured: str, secrets: Secrets

@@ -39,6 +39,7 @@ from tests.harness.owned_log import (
     put,
     retain,
 )
+from tests.harness.published import growth
 from tests.harness.retained_log import DEADLINE_S, HOUR_MS, Changed, hourly_log, take_turns
 from tests.harness.ship_stack import Stack, bytes_of, description, fetch, read
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, write_log_dir
@@ -101,8 +102,12 @@ def test_tiered_segments_leave_the_disk_and_stay_readable(
 ) -> None:
     epochs = (files.path / "leader-epoch-checkpoint").read_bytes()
     put(stack, NOTHING_STAYS)
+    rolled_bytes = len(written) - files.file(60, ".log").stat().st_size
+    prefix = "sediment_rlm_locally_deleted_"
+    grown = growth(f"{prefix}segments_total", f"{prefix}bytes_total")
     retain(rlm)
     assert here(files) == [60]
+    assert grown() == [len(ALL) - 1, rolled_bytes]
     assert sorted(path.name.partition(".")[2] for path in files.path.glob("0*")) == [
         "index",
         "log",
@@ -259,9 +264,11 @@ def test_while_a_service_is_away_nothing_goes_and_the_pass_says_so(
         lame = make_rlm(rsm=Changed(stack.rsm, **away))
     else:
         lame = make_rlm(rlmm=Changed(stack.rlmm, **away))
+    grown = growth("sediment_rlm_local_retention_failures_total")
     retain(lame)
     assert here(files) == ALL
     assert "local retention: on purpose" in caplog.text
+    assert grown() == [1]
 
 
 @pytest.mark.deep

@@ -16,6 +16,8 @@ from services.rlm.copy.ship import ShipOutcome, ship
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.contract.rlmm.partition_states import lineage, report_of, taken
 from tests.contract.rlmm.segments import move, segment
+from tests.harness.published import growth
+from tests.harness.retained_log import AT_ONCE, take_turns
 from tests.harness.ship_stack import ONE_TRY, SOME_TRIES, Stack, description, read
 from tests.harness.troubled_managers import (
     FailingRsm,
@@ -81,6 +83,15 @@ def test_lost_range_is_recorded_once_as_a_gap(
         assert (partition.recorded, partition.known_gaps) == ((), ((10, 19),))
     (event,) = [e for e in all_events(stack.rlmm, EventQuery(NAME)) if e.kind == "GAP"]
     assert (event.broker_id, event.broker_leader_epoch, event.repeat_count) == (7, 0, 0)
+
+
+def test_each_range_that_the_service_records_as_lost_is_counted_once(
+    stack: Stack, log_dir: Path, lost: PartitionFiles
+) -> None:
+    grown = growth("sediment_rlm_lost_ranges_total")
+    take_turns(stack.rlm(log_dir, limits=AT_ONCE), rounds=3)
+    assert stack.rlmm.partition_state(NAME).value.gaps == (OffsetGap(10, 19),)
+    assert grown() == [1]
 
 
 def test_a_loss_that_grows_is_found_again(

@@ -16,6 +16,7 @@ from services.rlm.fetch.segment_reader import RemoteReadLimits
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.harness.bombs import honest_batch
 from tests.harness.eventually import eventually
+from tests.harness.published import growth
 from tests.harness.ship_stack import (
     EVERYTHING,
     Stack,
@@ -38,8 +39,12 @@ def test_reads_beyond_the_quota_are_empty_and_say_how_long_to_wait(
     rlm = stack.rlm(log_dir, limits=RlmLimits(read=RemoteReadLimits(quota=quota)))
     first = len(b"".join(part.record_batches for part in fetch(rlm, 0)))
     assert 0 < first < len(whole)
+    grown = growth(*(f"sediment_rlm_remote_fetch_throttle_seconds_{n}" for n in ("count", "sum")))
     (part,) = fetch(rlm, 0)
     assert (part.error, part.record_batches) == (FetchError.NONE, b"")
+    number, seconds = grown()
+    assert number == 1
+    assert seconds == pytest.approx(part.throttle_time_ms / 1000, abs=0.01)
     # What the idle quota had saved up is gone before that.
     assert (first - 10) * 1000 <= part.throttle_time_ms <= first * 1000
     assert part.high_watermark == 25

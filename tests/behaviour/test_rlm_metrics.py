@@ -26,6 +26,7 @@ from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.metrics import OTHER_TOPICS
 from tests.harness.callback_rlm import FOLLOWER, LEADER, REASSIGNED, callback_rlm, send_role, stop
 from tests.harness.eventually import eventually
+from tests.harness.published import growth
 from tests.harness.retained_log import AT_ONCE, Changed, hourly_log, keep_hours, take_turns
 from tests.harness.ship_stack import Stack, bytes_of, fetch, lose_rolled_segments, read
 from tests.harness.troubled_managers import (
@@ -44,6 +45,9 @@ AWAY = RetriableRemoteStorageError("away")
 REFUSED = RemoteStorageError("no bucket")
 OTHER = replace(NAME, topic="other", topic_id=UUID(int=77))
 ROLLED = ((0, 9), (10, 19))
+COPY = "sediment_rlm_remote_copy_"
+DELETE = "sediment_rlm_remote_delete_"
+FETCH = "sediment_rlm_remote_fetch_"
 
 
 @pytest.fixture
@@ -71,9 +75,8 @@ def shipped(stack: Stack, rlm: BrokerRemoteLogManager, log_dir: Path) -> Any:
     return rlm
 
 
-def counts(rlm: BrokerRemoteLogManager, kind: str, topic: str = "t") -> dict[str, float]:
-    """Return the counts of "copy", "delete" or "fetch" that are not 0."""
-    prefix = f"sediment_rlm_remote_{kind}_"
+def counts(rlm: BrokerRemoteLogManager, prefix: str, topic: str = "t") -> dict[str, float]:
+    """Return the counts with this prefix that are not 0, by the rest of their names."""
     return {
         name.removeprefix(prefix).removesuffix("_total"): value
         for name, labels, value in samples(rlm.topic_counts)
@@ -97,18 +100,20 @@ def size_bytes(*logs: Path) -> int:
 
 def test_copies_that_work(rlm: BrokerRemoteLogManager, files: PartitionFiles) -> None:
     assert topics(rlm) == {"t", OTHER_TOPICS}
-    assert counts(rlm, "copy") == {}
+    assert counts(rlm, COPY) == {}
+    grown = growth("sediment_rlm_copied_segments_total", "sediment_rlm_copied_bytes_total")
     take_turns(rlm, rounds=3)
     copied = size_bytes(files.file(0, ".log"), files.file(10, ".log"))
-    assert counts(rlm, "copy") == {"requests": 2, "bytes": copied}
-    assert counts(rlm, "delete") == counts(rlm, "fetch") == {}
+    assert counts(rlm, COPY) == {"requests": 2, "bytes": copied}
+    assert grown() == [2, copied]
+    assert counts(rlm, DELETE) == counts(rlm, FETCH) == {}
 
 
 def test_copies_that_fail_for_good(rlm: BrokerRemoteLogManager, rsm: FailingRsm) -> None:
     rsm.before_copy = raising(REFUSED)
     take_turns(rlm, rounds=2)
-    assert counts(rlm, "copy") == {"requests": 2, "errors": 2}
-    assert counts(rlm, "delete") == {"requests": 2}
+    assert counts(rlm, COPY) == {"requests": 2, "errors": 2}
+    assert counts(rlm, DELETE) == {"requests": 2}
 
 
 @pytest.mark.parametrize("error", [AWAY, SegmentVanishedError("gone")])
@@ -117,7 +122,7 @@ def test_copies_that_fail_for_now(
 ) -> None:
     rsm.before_copy = FailingOnce(error)
     take_turns(rlm, rounds=2)
-    found = counts(rlm, "copy")
+    found = counts(rlm, COPY)
     assert (found.pop("requests"), found.pop("retriable_errors")) == (3, 1)
     assert found.keys() == {"bytes"}
 
@@ -127,7 +132,7 @@ def test_a_copy_that_waits_for_a_place_at_rsm_is_one(
 ) -> None:
     rsm.before_copy = FailingOnce(ThrottledError("no place"))
     take_turns(rlm)
-    found = counts(rlm, "copy")
+    found = counts(rlm, COPY)
     assert found.pop("requests") == 2
     assert found.keys() == {"bytes"}
 
@@ -139,7 +144,7 @@ def test_copy_of_a_file_truncated_meanwhile_fails(stack: Stack, log_dir: Path) -
     files.segment(1, [batch(1)])
     rlm = stack.rlm(log_dir, rsm=CutWhileCopied(stack.rsm, log), limits=AT_ONCE)
     take_turns(rlm)
-    assert counts(rlm, "copy") == {"requests": 1, "errors": 1}
+    assert counts(rlm, COPY) == {"requests": 1, "errors": 1}
 
 
 def test_a_copy_that_was_to_stop_did_not_fail(stack: Stack, log_dir: Path) -> None:
@@ -155,17 +160,20 @@ def test_a_copy_that_was_to_stop_did_not_fail(stack: Stack, log_dir: Path) -> No
         rsm.let_go()
         stopping.result(timeout=30.0)
     assert rlm.scheduler.wait_idle(30.0)
-    assert counts(rlm, "copy") == {"requests": 1}
+    assert counts(rlm, COPY) == {"requests": 1}
 
 
 def test_deletions_that_work(stack: Stack, log_dir: Path) -> None:
     hourly_log(log_dir)
     rlm = stack.rlm(log_dir, limits=AT_ONCE)
     take_turns(rlm)
+    sizes = [segment.segment_size_in_bytes for segment in stack.segments()]
     stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(2))
+    grown = growth("sediment_rlm_deleted_segments_total", "sediment_rlm_deleted_bytes_total")
     take_turns(rlm, rounds=3)
     assert stack.ranges() == [(40, 49), (50, 59)]
-    assert counts(rlm, "delete") == {"requests": 4}
+    assert counts(rlm, DELETE) == {"requests": 4}
+    assert grown() == [4, sum(sizes[:4])]
 
 
 @pytest.mark.deep
@@ -202,22 +210,22 @@ def test_deletions_that_fail_once(
     stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(2))
     take_turns(rlm, rounds=3)
     assert calls == [4, 4]
-    assert counts(rlm, "delete") == expected
+    assert counts(rlm, DELETE) == expected
 
 
 def test_reads_of_the_tier_count_and_local_ones_do_not(
     stack: Stack, shipped: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     local = read(shipped, 20)
-    assert counts(shipped, "fetch") == {}
+    assert counts(shipped, FETCH) == {}
     both = read(shipped, 0)
     assert isinstance(local, bytes)
     assert isinstance(both, bytes)
-    assert counts(shipped, "fetch") == {"requests": 1, "bytes": len(both) - len(local)}
+    assert counts(shipped, FETCH) == {"requests": 1, "bytes": len(both) - len(local)}
     fetch(shipped, 10, max_bytes=1)
-    assert counts(shipped, "fetch")["requests"] == 2
+    assert counts(shipped, FETCH)["requests"] == 2
     assert read(shipped, 99) is FetchError.OFFSET_OUT_OF_RANGE
-    assert counts(shipped, "fetch").keys() == {"requests", "bytes"}
+    assert counts(shipped, FETCH).keys() == {"requests", "bytes"}
 
 
 def test_a_lost_or_damaged_object_is_an_error_of_the_tier(
@@ -229,9 +237,9 @@ def test_a_lost_or_damaged_object_is_an_error_of_the_tier(
     content[20] ^= 0xFF
     damaged.write_bytes(content)
     assert read(shipped, 0) is FetchError.UNKNOWN_SERVER_ERROR
-    assert counts(shipped, "fetch") == {"requests": 1, "errors": 1}
+    assert counts(shipped, FETCH) == {"requests": 1, "errors": 1}
     assert read(shipped, 10) is FetchError.CORRUPT_MESSAGE
-    assert counts(shipped, "fetch") == {"requests": 2, "errors": 2}
+    assert counts(shipped, FETCH) == {"requests": 2, "errors": 2}
 
 
 @pytest.mark.parametrize("is_rsm", [True, False])
@@ -245,9 +253,9 @@ def test_a_service_that_is_away_is_an_error_of_the_tier(
         stack.rlmm if is_rsm else FailingRlmm(stack.rlmm),
     )
     assert read(rlm, 0) is FetchError.TIERED_STORAGE_NOT_AVAILABLE
-    assert counts(rlm, "fetch") == {"requests": 1, "errors": 1}
+    assert counts(rlm, FETCH) == {"requests": 1, "errors": 1}
     assert isinstance(read(rlm, 20), bytes)
-    assert counts(rlm, "fetch") == {"requests": 1, "errors": 1}
+    assert counts(rlm, FETCH) == {"requests": 1, "errors": 1}
 
 
 def test_a_topic_has_counters_while_it_is_led(
@@ -260,7 +268,7 @@ def test_a_topic_has_counters_while_it_is_led(
     send_role(rlm, FOLLOWER, 3, OTHER)
     take_turns(rlm)
     assert topics(rlm) == {"t", OTHER_TOPICS}
-    assert counts(rlm, "copy")["requests"] == 2
+    assert counts(rlm, COPY)["requests"] == 2
     send_role(rlm, LEADER, 4, OTHER)
     assert topics(rlm) == {"t", "other", OTHER_TOPICS}
     assert stop(rlm, REASSIGNED, 5) is None
@@ -275,7 +283,7 @@ def test_reads_of_topics_that_are_led_elsewhere_count_as_one(
     reader = BrokerRemoteLogManager([], stack.rsm, stack.rlmm)
     found = read(reader, 0)
     assert isinstance(found, bytes)
-    assert counts(reader, "fetch", OTHER_TOPICS) == {"requests": 1, "bytes": len(found)}
+    assert counts(reader, FETCH, OTHER_TOPICS) == {"requests": 1, "bytes": len(found)}
     assert topics(reader) == {OTHER_TOPICS}
 
 
@@ -380,12 +388,16 @@ def held(stack: Stack, method: str) -> Iterator[tuple[Hanging, Semaphore]]:
 
 def pools(rlm: BrokerRemoteLogManager) -> dict[str, float]:
     found = samples(PoolCollector(rlm.schedulers, rlm.remote_readers))
-    return {labels["pool"]: value for _, labels, value in found if labels}
+    return {
+        labels["pool"]: value
+        for name, labels, value in found
+        if name == "sediment_rlm_tasks_idle_ratio"
+    }
 
 
 def readers(rlm: BrokerRemoteLogManager) -> tuple[float, float]:
     """Return the readers' idle ratio, and the number of waiting reads."""
     found = samples(PoolCollector(rlm.schedulers, rlm.remote_readers))
     values = {name: value for name, labels, value in found if not labels}
-    prefix = "sediment_rlm_remote_log_reader"
-    return values[f"{prefix}_idle_ratio"], values[f"{prefix}_task_queue_size"]
+    prefix = "sediment_rlm_remote_log_reader_"
+    return values[f"{prefix}idle_ratio"], values[f"{prefix}task_queue_size"]

@@ -475,6 +475,7 @@ def test_how_long_ago_the_last_good_poll_was_is_a_metric(
     def age_s() -> float:
         (family,) = LastPollCollector(rlm.poll_scheduler).collect()
         (sample,) = family.samples
+        assert sample.name == "sediment_rlm_poll_seconds_since_last_success"
         return sample.value
 
     poll(rlm)

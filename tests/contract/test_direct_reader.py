@@ -2,20 +2,23 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from services.api.errors import CorruptSegmentError
+from services.api.errors import CorruptSegmentError, RemoteStorageError
 from services.api.remote_storage_manager import OpenedLogSegment, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
+from services.rlm.__main__ import direct_reader
+from services.rlm.fetch.read_ahead import MIN_SEQUENTIAL_BYTES
 from services.rpc.client.direct import NOT_SERVED_S, STORE_AWAY_S, DirectReader
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.factory import build_manager
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import MIB, Files, copied, some_bytes
+from tests.harness.published import growth
 
 SIZE = 3 * MIB + 1000
 FILES = Files(some_bytes(SIZE))
@@ -80,6 +83,26 @@ def test_ranges_are_read_from_the_store_by_one_url(reading: Reading) -> None:
         assert reading.read(segment, start, end) == FILES.log[start : end + 1]
     assert (reading.rsm.opened, reading.rsm.streamed, reading.failures) == (1, 0, [])
     assert sum(reading.sizes) >= SIZE
+
+
+def test_rlms_reader_counts_bytes_and_failures(settings: RsmSettings) -> None:
+    grown = growth(
+        "sediment_rlm_direct_read_bytes_total", "sediment_rlm_direct_read_failures_total"
+    )
+    size = 2 * MIN_SEQUENTIAL_BYTES
+    files = Files(some_bytes(size))
+    changed = settings.model_copy(update={"direct_reads": True})
+    with closing(build_manager(changed)) as manager:
+        rsm: Any = CountingRsm(manager)
+        segment = copied(rsm, files)
+        with closing(direct_reader(rsm)) as reader:
+            assert b"".join(reader.fetch_log_segment(segment, 0, size - 1)) == files.log
+            read_bytes, failures = grown()
+            assert (read_bytes, failures) == (size, 0)
+            manager.delete_log_segment_data(segment)
+            with suppress(RemoteStorageError):
+                b"".join(reader.fetch_log_segment(segment, 0, size - 1))
+    assert grown() == [size, 1]
 
 
 def test_no_url_is_asked_for_a_short_read(reading: Reading) -> None:

@@ -16,7 +16,7 @@ from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.ship_stack import bytes_of, fetch, lose_rolled_segments
 from tests.harness.world import World
 
-PREFIX = "sediment_rlm_index_cache"
+PREFIX = "sediment_rlm_index_cache_"
 # So that files are read, and not the memory, which then holds nothing.
 NO_MEMORY = {"RLM_REMOTE_LOG_INDEX_CACHE_MEMORY_BYTES": "1"}
 
@@ -52,7 +52,7 @@ class CachedReads:
         with urlopen(f"http://{self.rlm.announcement.metrics}/metrics", timeout=60) as answer:
             lines = str(answer.read(), "utf-8").splitlines()
         found = (line.rpartition(" ") for line in lines if line.startswith(PREFIX))
-        return {name.removeprefix(f"{PREFIX}_"): float(value) for name, _, value in found}
+        return {name.removeprefix(PREFIX): float(value) for name, _, value in found}
 
     def log_lines(self) -> list[str]:
         """Return the warnings of the index cache."""

@@ -31,6 +31,7 @@ from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.upload import PartBuffers
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.eventually import eventually
+from tests.harness.published import growth, published
 from tests.harness.tier import a_topic, segment
 
 SIZE = 24 * MIB
@@ -323,6 +324,36 @@ def test_a_scan_does_not_evict_what_several_readers_use(
     before = len(rsm.reads)
     cache.release(cache.acquire(copies[1], 0, MIB))
     assert len(rsm.reads) == before
+
+
+def test_hits_misses_and_evictions_are_published(
+    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
+) -> None:
+    cache = cache_of(rsm, total_bytes=4 * MIB)
+    prefix = "sediment_rlm_chunk_cache_"
+    grown = growth(
+        *(f"{prefix}{name}" for name in ("hits_total", "misses_total", "evictions_total"))
+    )
+    fill(cache, copies[0], 0, 3 * MIB, 3 * MIB)
+    assert (grown(), published(f"{prefix}bytes")) == ([0, 1, 0], 3 * MIB)
+    cache.release(cache.acquire(copies[0], MIB, MIB))
+    assert grown() == [1, 1, 0]
+    fill(cache, copies[1], 0, 2 * MIB, 2 * MIB)
+    assert (grown(), published(f"{prefix}bytes")) == ([1, 2, 1], 2 * MIB)
+
+
+def test_bytes_that_were_requested_ahead_and_never_read_are_published(
+    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
+) -> None:
+    cache = cache_of(rsm, total_bytes=4 * MIB)
+    grown = growth(
+        "sediment_rlm_read_ahead_bytes_total", "sediment_rlm_read_ahead_unused_bytes_total"
+    )
+    cache.fetch_ahead(copies[0], 0, 2 * MIB)
+    assert grown() == [2 * MIB, 0]
+    eventually(lambda: len(rsm.reads) == 1)
+    cache.remove([copies[0].remote_log_segment_id])
+    assert grown() == [2 * MIB, 2 * MIB]
 
 
 def test_without_room_a_reader_gets_a_little_more_memory_and_nothing_is_read_ahead(

@@ -9,6 +9,7 @@ from prometheus_client import REGISTRY
 
 from services.api.ids import RemoteLogSegmentId
 from services.rlm.fetch.chunk_files import RETRY_AFTER_S, ChunkFileLimits, ChunkFiles
+from tests.harness.published import growth, published
 from tests.harness.tier import a_topic, segment
 
 (TP,) = a_topic()
@@ -70,6 +71,17 @@ def test_a_read_continues_over_files_to_the_first_gap(files: ChunkFiles) -> None
     assert found == (content(0) + content(1))[100:]
     assert b"".join(files.read(SEGMENT, 100, 200)) == content(0)[100:200]
     assert list(files.read(OTHER, 0, 10)) == []
+
+
+def test_bytes_in_files_and_bytes_read_from_them_are_published(files: ChunkFiles) -> None:
+    grown = growth("sediment_rlm_chunk_file_read_bytes_total")
+    keep(files, 1)
+    keep(files, 2)
+    assert published("sediment_rlm_chunk_file_bytes") == 2 * 4096
+    assert kept(files, 2)
+    assert grown() == [CONTENT]
+    files.remove([SEGMENT])
+    assert published("sediment_rlm_chunk_file_bytes") == 0
 
 
 def test_the_least_recently_used_files_make_room(files: ChunkFiles, tmp_path: Path) -> None:

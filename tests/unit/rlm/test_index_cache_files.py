@@ -23,6 +23,7 @@ from services.rlm.fetch.index_cache import (
     IndexFiles,
     name_of,
 )
+from tests.harness.published import growth, published
 from tests.harness.small_disk import SmallDisk, small_disk
 
 ROOM = 4
@@ -121,8 +122,11 @@ def test_the_least_recently_used_file_is_removed_first(opens: Opens, directory: 
     fill(files, 0, 1, 2, 3)
     files.read(NAMES[0])
     files.mark_used(NAMES[1])
+    grown = growth('sediment_rlm_index_cache_evictions_total{reason="size"}')
     fill(files, 4)
     assert kept(directory) == [0, 1, 3, 4]
+    assert grown() == [1]
+    assert published("sediment_rlm_index_cache_file_bytes") == ROOM * BLOCK_BYTES
 
 
 def test_the_order_of_use_outlives_the_process(opens: Opens, directory: Path) -> None:

@@ -19,6 +19,7 @@ from services.api.watches import PartitionUpdate, WatchedPartition, WatchUpdate
 from services.rlm import revisions as module
 from services.rlm.revisions import STALLED_S, Revisions
 from tests.harness.eventually import eventually
+from tests.harness.published import published
 
 NAMES = [TopicIdPartition(uuid4(), "t", number) for number in range(5)]
 
@@ -131,6 +132,17 @@ def test_a_watch_replaces_the_poll(rlmm: Rlmm, watching: Revisions) -> None:
     for _ in range(3):
         watching.follow(NAMES)
     assert (rlmm.asked, len(rlmm.watches)) == ([5], 1)
+
+
+def test_the_partitions_of_a_watch_are_counted_until_it_ends(
+    rlmm: Rlmm, watching: Revisions
+) -> None:
+    ((_, sent),) = rlmm.watches
+    before = published("sediment_rlm_revisions_watched")
+    sent.put(WatchUpdate((), 100))
+    eventually(lambda: published("sediment_rlm_revisions_watched") == before + len(NAMES))
+    sent.put(RetriableRemoteStorageError("away"))
+    eventually(lambda: published("sediment_rlm_revisions_watched") == before)
 
 
 def test_revisions_are_as_old_as_the_last_update(rlmm: Rlmm) -> None:

@@ -8,9 +8,17 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from services.common.log import LINES_PER_WINDOW
 from services.common.retry import Backoff
-from services.rlm.collectors import SECONDS_SINCE_LAST_SUCCESS, LastSuccessCollector
+from services.rlm.collectors import (
+    FOLLOWER_SECONDS_SINCE_LAST_SUCCESS,
+    LOCAL_RETENTION_SECONDS_SINCE_LAST_SUCCESS,
+    REMOVAL_SECONDS_SINCE_LAST_SUCCESS,
+    SECONDS_SINCE_LAST_SUCCESS,
+    LastSuccessCollector,
+    TopicGauge,
+)
 from services.rlm.partition import Finishing
 from services.rlm.scheduler import PassFailedError, RunAgain, Scheduler
+from tests.harness.published import published
 from tests.unit.rlm.kafka_bytes import NAME
 
 DEADLINE_S = 10.0
@@ -322,6 +330,30 @@ def test_metric_of_another_pool_has_its_own_name(scheduler: Scheduler) -> None:
     scheduler.schedule(NAME, lambda: None)
     page = generate_latest(registry).decode()
     assert 'sediment_rlm_other{partition="0",topic="t"}' in page
+
+
+@pytest.mark.parametrize(
+    ("gauge", "name"),
+    [
+        (FOLLOWER_SECONDS_SINCE_LAST_SUCCESS, "sediment_rlm_follower_seconds_since_last_success"),
+        (
+            LOCAL_RETENTION_SECONDS_SINCE_LAST_SUCCESS,
+            "sediment_rlm_local_retention_seconds_since_last_success",
+        ),
+        (REMOVAL_SECONDS_SINCE_LAST_SUCCESS, "sediment_rlm_removal_seconds_since_last_success"),
+    ],
+)
+def test_the_age_of_each_pool_grows_until_a_run_succeeds(
+    scheduler: Scheduler, clock: Clock, gauge: TopicGauge, name: str
+) -> None:
+    registry = CollectorRegistry()
+    registry.register(LastSuccessCollector(scheduler, gauge))
+    labels = {"topic": NAME.topic, "partition": str(NAME.partition)}
+    scheduler.schedule(NAME, lambda: None)
+    clock.now_s = 7.0
+    assert published(name, labels, registry) == 7.0
+    tick(scheduler)
+    assert published(name, labels, registry) == 0.0
 
 
 def test_while_all_tasks_fail_the_log_names_some_and_counts_the_others(
