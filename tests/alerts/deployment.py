@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from services.api.ids import TopicIdPartition
 from services.api.segments import RemoteLogSegmentState
@@ -13,6 +14,7 @@ from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import SeaweedFS
 from services.local.stack import ServiceProcess, rlm_settings
 from services.rlmm import schema
+from tests.alerts.cluster_state import ClusterState, published_state
 from tests.harness.certificates import OPERATOR
 from tests.harness.eventually import eventually
 from tests.harness.http_proxy import HttpProxy
@@ -23,6 +25,7 @@ from tests.harness.synthetic_log import make_log_dir, roll_segment
 from tests.harness.world import World, running_world
 
 SEGMENT_BYTES = 256 * 1024
+CONNECTIONS = 4
 STRANGER = "spiffe://sediment.test/stranger"
 TOPICS = ("cold", "damaged", "denied", "due", "expiring", "held", "lost", "steady", "uncopied")
 POLICY = f"""\
@@ -32,6 +35,7 @@ roles = ["reader"]
 """
 
 _RSM = {"RSM_STREAM_THREADS": "2", "RSM_RETRIES": "0"}
+_RLMM = {"RLMM_DATABASE_POOL_SIZE": str(CONNECTIONS)}
 _RLM = {
     "RLM_REMOTE_LOG_READER_THREADS": "1",
     "RLM_REMOTE_LOG_MANAGER_TASK_RETRY_BACKOFF_MAX_MS": "2000",
@@ -54,6 +58,8 @@ class Deployment:
         rlm: over all topics of the log directory.
         tls_rsm: an RSM with TLS, over files.
         poller: an RLM that polls a broker through `broker`.
+        database: between RLMM and PostgreSQL; `database_url` leads past it.
+        cluster: what kube-state-metrics would publish.
     """
 
     world: World
@@ -68,6 +74,9 @@ class Deployment:
     policy: Path
     poller: ServiceProcess
     broker: TcpProxy
+    database: TcpProxy
+    database_url: str
+    cluster: ClusterState
 
     @property
     def services(self) -> dict[str, list[ServiceProcess]]:
@@ -117,7 +126,11 @@ def deployed(directory: Path) -> Iterator[Deployment]:
         store = ending.enter_context(HttpProxy(s3.endpoint.endpoint, s3_operation))
         endpoint = replace(s3.endpoint, endpoint=store.address)
         log_dir = _log_dir(directory)
-        running = running_world(directory, database_url, endpoint, "alerts", log_dir, _RSM)
+        server = urlsplit(database_url)
+        database = ending.enter_context(TcpProxy(f"{server.hostname}:{server.port}"))
+        proxied_url = database_url.replace(f"{server.hostname}:{server.port}", database.address)
+        settings = {**_RSM, **_RLMM}
+        running = running_world(directory, proxied_url, endpoint, "alerts", log_dir, settings)
         world = ending.enter_context(running)
         index_cache = directory / "indexes"
         settings = rlm_settings(
@@ -142,6 +155,9 @@ def deployed(directory: Path) -> Iterator[Deployment]:
             policy,
             _poller(directory, world, polled.address),
             polled,
+            database,
+            database_url,
+            ending.enter_context(published_state()),
         )
         for service in (made.rlm, made.tls_rsm, made.poller):
             service.start()

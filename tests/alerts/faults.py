@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 
@@ -16,10 +17,10 @@ from services.api.errors import RemoteStorageError
 from services.api.remote_log_metadata_manager import all_segments
 from services.common.client_security import ClientSecurity
 from services.local.certificates import Certificate
-from services.rlmm.engine import create_database_engine
+from services.rlmm.engine import DatabaseLimits, create_database_engine
 from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient
-from tests.alerts.deployment import Deployment
+from tests.alerts.deployment import CONNECTIONS, Deployment
 from tests.harness.faults import Answer, Delay
 from tests.harness.read_loop import ReadLoop
 
@@ -29,6 +30,7 @@ _READS = ("GetObject",)
 _LARGE_BYTES = 64 * 1024 * 1024
 _LARGE_EVERY_S = 2.0
 _DAY = timedelta(days=1)
+_LONG_LOCKS = DatabaseLimits(idle_in_transaction_timeout_ms=600_000)
 
 
 @dataclass(frozen=True)
@@ -287,6 +289,52 @@ def _killed(deployment: Deployment) -> Iterator[None]:
     deployment.tls_rsm.start()
 
 
+@contextmanager
+def _store_gone(deployment: Deployment) -> Iterator[None]:
+    deployment.store.faults.add(Answer(503), times=None)
+    yield
+    deployment.store.faults.clear()
+
+
+@contextmanager
+def _database_gone(deployment: Deployment) -> Iterator[None]:
+    deployment.database.refuse_connections()
+    deployment.database.cut_connections()
+    yield
+    deployment.database.accept_connections()
+
+
+@contextmanager
+def _locked_table(deployment: Deployment) -> Iterator[None]:
+    """Lock a table that every search reads, and search from more threads than connections."""
+    engine = create_database_engine(deployment.database_url, _LONG_LOCKS)
+    with ExitStack() as ending:
+        ending.callback(engine.dispose)
+        connection = ending.enter_context(engine.connect())
+        connection.execute(text("LOCK TABLE segments IN ACCESS EXCLUSIVE MODE"))
+        rlmm = ending.enter_context(deployment.world.metadata())
+        name = deployment.name("steady")
+        for _ in range(3 * CONNECTIONS):
+            search = partial(rlmm.remote_log_segment_metadata, name, 0, 0)
+            ending.enter_context(_often(search, 0.0))
+        ending.callback(connection.rollback)
+        yield
+
+
+@contextmanager
+def _failed_job(deployment: Deployment) -> Iterator[None]:
+    deployment.cluster.failed_jobs.set(1)
+    yield
+    deployment.cluster.failed_jobs.set(0)
+
+
+@contextmanager
+def _no_console(deployment: Deployment) -> Iterator[None]:
+    deployment.cluster.available_consoles.set(0)
+    yield
+    deployment.cluster.available_consoles.set(1)
+
+
 ROUNDS: tuple[tuple[Fault, ...], ...] = (
     (
         Fault(
@@ -333,8 +381,31 @@ ROUNDS: tuple[tuple[Fault, ...], ...] = (
     (
         Fault(
             "the store takes 500 ms longer for each read, and 16 clients read at once",
-            ("SedimentReadersBusy", "SedimentOverloaded"),
+            ("SedimentReadersBusy", "SedimentOverloaded", "SedimentCallsQueue"),
             _slow_store,
+        ),
+        Fault("a job of the chart fails", ("SedimentJobFailed",), _failed_job),
+        Fault("no replica of the console is available", ("SedimentConsoleDown",), _no_console),
+    ),
+    (
+        Fault(
+            "the store answers everything with 503",
+            ("SedimentStoreErrors", "SedimentStoreSilent"),
+            _store_gone,
+        ),
+    ),
+    (
+        Fault(
+            "the database's port refuses connections",
+            ("SedimentDatabaseErrors", "SedimentDatabaseSilent"),
+            _database_gone,
+        ),
+    ),
+    (
+        Fault(
+            "a table of the database is locked, and more calls need it than there are connections",
+            ("SedimentConnectionsUsedUp",),
+            _locked_table,
         ),
     ),
     (
@@ -364,16 +435,3 @@ ROUNDS: tuple[tuple[Fault, ...], ...] = (
         ),
     ),
 )
-
-WITHOUT_FAULT = frozenset(
-    {
-        "SedimentStoreErrors",
-        "SedimentStoreSilent",
-        "SedimentDatabaseErrors",
-        "SedimentDatabaseSilent",
-        "SedimentConnectionsUsedUp",
-        "SedimentCallsQueue",
-        "SedimentJobFailed",
-    }
-)
-"""Alerts that promtool alone tests."""

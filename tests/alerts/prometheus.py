@@ -72,7 +72,7 @@ class Prometheus:
     def _configuration(self) -> dict[str, Any]:
         interval = f"{_SCRAPE_MS}ms"
         jobs = [
-            {"job_name": f"sediment-{name}", "static_configs": [{"targets": list(addresses)}]}
+            {"job_name": name, "static_configs": [{"targets": list(addresses)}]}
             for name, addresses in self._targets.items()
         ]
         return {

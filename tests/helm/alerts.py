@@ -56,6 +56,14 @@ _CALLS = "sediment_rpc_seconds_count"
 _STORE = "sediment_rsm_store_seconds_count"
 _STORE_ERRORS = 'result!~"ok|not_found"'
 _DATABASE = "sediment_rlmm_database_seconds_count"
+_PART_OF = 'label_app_kubernetes_io_part_of="sediment"'
+# kube-state-metrics publishes these labels if --metric-labels-allowlist names them. Without them,
+# what belongs to the chart is known by its name, which has the release's or the chart's in front.
+_OUR_JOBS = f'kube_job_labels{{{_PART_OF}}} or kube_job_failed{{job_name=~"(.+-)?sediment-.+"}}'
+_OUR_CONSOLES = (
+    f'kube_deployment_labels{{{_PART_OF},label_app_kubernetes_io_component="console"}} '
+    'or kube_deployment_status_replicas_available{deployment=~"(.+-)?sediment-console"}'
+)
 
 
 def _share_of_calls(matcher: str) -> str:
@@ -390,16 +398,33 @@ ALERTS = (
         "warning",
         5,
         # kube-state-metrics has its own names; a job that was deleted or replaced is gone from it.
-        'max by (namespace, job_name) (kube_job_failed{job_name=~"sediment-.*",condition="true"}) '
-        "> 0",
+        'max by (namespace, job_name) (kube_job_failed{condition="true"}) > 0 '
+        f"and on (namespace, job_name) ({_OUR_JOBS})",
         "The job {{ $labels.job_name }} in {{ $labels.namespace }} has failed.",
         Example(
             {
                 'kube_job_failed{job="kube-state-metrics",namespace="tier",'
-                'job_name="sediment-maintenance-29400007",condition="true"}': "0x5 1x30",
+                'job_name="tier-maintenance-29400007",condition="true"}': "0x5 1x30",
+                'kube_job_labels{job="kube-state-metrics",namespace="tier",'
+                f'job_name="tier-maintenance-29400007",{_PART_OF}}}': "1x40",
             },
-            {"namespace": "tier", "job_name": "sediment-maintenance-29400007"},
+            {"namespace": "tier", "job_name": "tier-maintenance-29400007"},
             after_min=6,
+        ),
+    ),
+    Alert(
+        "SedimentConsoleDown",
+        "warning",
+        5,
+        "max by (namespace, deployment) (kube_deployment_status_replicas_available) == 0 "
+        f"and on (namespace, deployment) ({_OUR_CONSOLES})",
+        "No console of {{ $labels.deployment }} in {{ $labels.namespace }} is ready.",
+        Example(
+            {
+                'kube_deployment_status_replicas_available{job="kube-state-metrics",'
+                'namespace="tier",deployment="my-sediment-console"}': "0x30",
+            },
+            {"namespace": "tier", "deployment": "my-sediment-console"},
         ),
     ),
     Alert(
@@ -573,8 +598,8 @@ and RLM, scraped by Debian's Prometheus once a second, waits until the alert fir
 fault and waits until no alert fires. The times of the rules are 60 times shorter there: "for 5
 min" is 5 s, and a window of an hour is a minute. The seconds are those of runs on a busy
 machine; production adds the scrape interval to 60 times what the rule itself takes. The age of
-a verification is changed in the database, because a test cannot wait for 45 days. An alert
-without a row has no fault there yet: promtool alone tests it (`make helm-check`).
+a verification is changed in the database, because a test cannot wait for 45 days.
+A cluster's job and console are those of a page of metrics like kube-state-metrics'.
 
 | alert | fault | fires after, s | clears after, s |
 |---|---|---|---|"""

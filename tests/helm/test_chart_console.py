@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from services.common.client_security import SecurityOptions
-from services.console.settings import ConsoleSettings
+from services.common.console_settings import ConsoleSettings
 from tests.helm.chart import (
     ChartRefusedError,
     Object,
