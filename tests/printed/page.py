@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.printed import administration, checks, partitions, retention
+from tests.printed.contract import fields_of, promise
 from tests.printed.fields import Schema
 
 DOCUMENTS = (
@@ -87,3 +88,4 @@ if __name__ == "__main__":
     for file, schema_text in schema_texts().items():
         (docs / "json" / file).write_text(schema_text)
     (docs / "json.md").write_text(json_markdown() + "\n")
+    promise(fields_of(DOCUMENTS))

@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from services.cli.main import COMMANDS, load
 from tests.harness.printed_documents import check_printed
+from tests.printed.contract import Field, broken_promises, fields_of, promised
 from tests.printed.page import DOCUMENTS, json_markdown, schema_texts
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -18,6 +19,39 @@ def test_the_page_and_the_schemas_are_up_to_date() -> None:
     assert (DOCS / "json.md").read_text().strip() == json_markdown().strip(), "run `make docs`"
     stored = {file.name: file.read_text() for file in (DOCS / "json").iterdir()}
     assert stored == schema_texts(), "run `make docs`"
+
+
+def test_no_field_vanishes_or_changes() -> None:
+    assert [*broken_promises(promised(), fields_of(DOCUMENTS))] == []
+
+
+def test_every_field_is_promised() -> None:
+    past = promised()
+    assert [path for path in fields_of(DOCUMENTS) if path not in past] == [], "run `make docs`"
+
+
+ALWAYS = {"type": "integer", "required": True}
+LEVEL = {"values": ["OK", "FAIL"], "required": True}
+
+
+@pytest.mark.parametrize(
+    ("past", "now", "problem"),
+    [
+        (ALWAYS, None, "x: is gone"),
+        (ALWAYS, {"type": "string", "required": True}, "x: was integer, is string"),
+        (ALWAYS, {"type": ["integer", "null"], "required": True}, "x: was integer, is ["),
+        (ALWAYS, {"type": "integer", "required": False}, "x: is not always there any more"),
+        (LEVEL, {"values": ["OK"], "required": True}, "x: is never ['FAIL'] any more"),
+    ],
+)
+def test_a_broken_promise_is_named(past: Field, now: Field | None, problem: str) -> None:
+    (found,) = broken_promises({"x": past}, {} if now is None else {"x": now})
+    assert found.startswith(problem)
+
+
+def test_more_fields_and_values_break_no_promise() -> None:
+    now = {"x": LEVEL | {"values": ["OK", "WARN", "FAIL"]}, "y": ALWAYS}
+    assert [*broken_promises({"x": LEVEL}, now)] == []
 
 
 def test_every_schema_is_one() -> None:
