@@ -13,8 +13,8 @@ from pydantic_core import PydanticUndefined
 
 from services.api.roles import MEANING, Role, Topics, table
 from services.common import reloaded_file
+from services.common.console_settings import ConsoleSettings
 from services.common.settings import ServiceSettings, VariableSettings
-from services.console.settings import ConsoleSettings
 from services.rlm import collectors, metrics
 from services.rlm.collectors import TopicGauge
 from services.rlm.metrics import TopicCounter

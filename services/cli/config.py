@@ -9,19 +9,21 @@ import typer
 
 from services.cli.connections import JsonOrTable, command_group
 from services.cli.output import EXIT_PARTIAL, CommandError, Format, print_json, print_table, say
-from services.common.secret_variables import SERVICES
-from services.common.settings import ServiceSettings
+from services.common.console_settings import ConsoleSettings
+from services.common.settings import VariableSettings
 from services.rlm.settings import RlmSettings
 from services.rlmm.settings import RlmmSettings
 from services.rsm.settings import RsmSettings
 
 app = command_group("Check a file of settings.")
 
-CLASSES: Mapping[str, type[ServiceSettings]] = {
+CLASSES: Mapping[str, type[VariableSettings]] = {
     "RSM": RsmSettings,
     "RLMM": RlmmSettings,
     "RLM": RlmSettings,
+    "CONSOLE": ConsoleSettings,
 }
+_PREFIXES = tuple(f"{service}_" for service in CLASSES)
 _SIMILAR = 0.8
 
 
@@ -95,7 +97,7 @@ def _unquoted(value: str) -> str:
 
 
 def services_of(variables: Iterable[str]) -> list[str]:
-    """Return the services of which there are settings: RSM, RLMM, RLM."""
+    """Return the services of which there are settings: RSM, RLMM, RLM, CONSOLE."""
     return [s for s in CLASSES if any(name.startswith(f"{s}_") for name in variables)]
 
 
@@ -103,7 +105,7 @@ def _problems(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield service ("" if it is none's) and problem."""
     services = services_of(variables)
     if not services:
-        yield "", "has no variable that begins with RSM_, RLMM_ or RLM_"
+        yield "", "has no variable that begins with RSM_, RLMM_, RLM_ or CONSOLE_"
     for service in services:
         try:
             CLASSES[service].to_serve(variables)
@@ -113,5 +115,5 @@ def _problems(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     known = [name for each in CLASSES.values() for name in each.variables()]
     for name in variables:
         similar = get_close_matches(name.upper(), known, 1, _SIMILAR)
-        if similar and not name.startswith(SERVICES):
+        if similar and not name.startswith(_PREFIXES):
             yield "", f"{name} is no setting; did you mean {similar[0]}?"

@@ -32,8 +32,8 @@ def doctor(
     """Check settings, clocks, bucket, database and certificates.
 
     Checks every service whose address is known. Settings (RSM_*, RLMM_*,
-    RLM_*) and what they name are checked if they are in the environment, or
-    if `sediment up` runs here. Writes nothing but a few test objects to the
+    RLM_*, CONSOLE_*) and what they name are checked if they are in the
+    environment, or if `sediment up` runs here. Writes nothing but a few test objects to the
     bucket, and deletes them again.
 
     \b

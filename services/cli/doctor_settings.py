@@ -15,8 +15,9 @@ from services.cli.config import CLASSES, services_of
 from services.cli.doctor_findings import Check, Finding, Level
 from services.cli.doctor_services import file_finding
 from services.cli.output import time_text
+from services.common.console_settings import ConsoleSettings
 from services.common.reloaded_file import FileError
-from services.common.settings import ServiceSettings
+from services.common.settings import ServiceSettings, VariableSettings
 from services.local.data_directory import StackEndpoints, read_credentials, running_stack
 from services.rlm.kafka_admin.client import KafkaAdmin
 from services.rlm.kafka_admin.cluster_view import ClusterUnreachableError
@@ -42,7 +43,7 @@ class Environment:
     """The settings that can be checked here.
 
     Attributes:
-        services: those whose settings are in the environment: RSM, RLMM, RLM.
+        services: those whose settings are in the environment: RSM, RLMM, RLM, CONSOLE.
         stack: the `sediment up` that runs here; only if there are no settings.
     """
 
@@ -67,7 +68,10 @@ def environment_checks(environment: Environment) -> dict[str, Check]:
         database = partial(_check_database, credentials.database_url, None)
         return {"database": database, "bucket": partial(_check_stacks_bucket, environment.stack)}
     if not environment.services:
-        text = "no RSM_*, RLMM_* or RLM_* variables here: neither settings, bucket nor database "
+        text = (
+            "no RSM_*, RLMM_*, RLM_* or CONSOLE_* variables here: neither settings, bucket nor "
+            "database "
+        )
         hint = "run `sediment doctor` where the services run, or `sediment config check FILE`"
         skipped = Finding("settings", Level.SKIP, f"{text}are checked", hint)
         return {"settings": lambda: iter([skipped])}
@@ -88,11 +92,11 @@ def _bad_setting(problem: str) -> Finding:
     return Finding("settings", Level.FAIL, problem, "see docs/config.md")
 
 
-def _checks_of(settings: ServiceSettings) -> dict[str, Check]:
+def _checks_of(settings: VariableSettings) -> dict[str, Check]:
     """Return the checks of what the settings of a service name."""
     prefix = settings.model_config["env_prefix"].rstrip("_")
     checks: dict[str, Check] = {}
-    if settings.has_tls:
+    if isinstance(settings, ServiceSettings | ConsoleSettings) and settings.has_tls:
         checks[f"{prefix} files"] = partial(_check_files, settings)
     if isinstance(settings, RsmSettings):
         checks["bucket"] = partial(_check_bucket, settings)
@@ -106,7 +110,7 @@ def _checks_of(settings: ServiceSettings) -> dict[str, Check]:
     return checks
 
 
-def _check_files(settings: ServiceSettings) -> Iterator[Finding]:
+def _check_files(settings: ServiceSettings | ConsoleSettings) -> Iterator[Finding]:
     """Check the files of a service's TLS, and its policy."""
     name = "files"
     own = TlsFiles(

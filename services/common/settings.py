@@ -147,6 +147,15 @@ class VariableSettings(BaseSettings):
         except ValidationError as e:
             raise SystemExit("\n".join(_complaints(e, prefix))) from e
 
+    @classmethod
+    def to_serve(cls, variables: Mapping[str, str] = os.environ) -> Self:
+        """Read the settings of a process that is about to start.
+
+        Raises:
+            SystemExit: as `from_environment`, or what the process refuses besides.
+        """
+        return cls.from_environment(variables)
+
 
 class ServiceSettings(VariableSettings):
     """Hold the settings that every service has; they are passed on as values."""

@@ -4,9 +4,9 @@ import logging
 import os
 
 from services.common.client_security import SecurityOptions
+from services.common.console_settings import ConsoleSettings
 from services.common.log import configure_logging
 from services.console.serving import serve_console
-from services.console.settings import ConsoleSettings
 
 _log = logging.getLogger("sediment.console")
 

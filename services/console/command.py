@@ -48,8 +48,8 @@ def console(
         return security_options([address], data_dir).security_for(address)
 
     try:
+        from services.common.console_settings import ConsoleSettings
         from services.console.serving import serve_console
-        from services.console.settings import ConsoleSettings
     except ModuleNotFoundError as e:
         raise CommandError(
             f"{e.name} is not installed; {how_to_install('console', 'install-console')}"

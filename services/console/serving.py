@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from services.api.errors import InvalidRequestError
 from services.common.client_security import ClientSecurity
+from services.common.console_settings import ConsoleSettings
 from services.common.reloaded_file import FileError
 from services.console.app import CHART_LIBRARY, create_app
 from services.console.server import http_server, listening_socket, open_tls, run, url_of
-from services.console.settings import ConsoleSettings
 from services.console.tier import ServiceAddresses, connected_tier
 from services.local.installation import how_to_install
 from services.rpc.server.policy import policy_file

@@ -143,6 +143,15 @@ def test_what_settings_name_and_is_away_fails(check: str, settings: dict[str, st
     assert {level for level, _ in of("settings", found)} == {"OK"}
 
 
+def test_the_consoles_files_are_checked() -> None:
+    files = ("TLS_CERTIFICATE", "TLS_KEY", "TLS_CLIENT_CA", "POLICY")
+    named = {f"CONSOLE_{file}_FILE": "/nowhere/file" for file in files}
+    code, found = diagnosis("doctor", CONSOLE_RLMM_ADDRESS=AWAY, **named)
+    assert code == 2
+    assert of("settings", found) == [("OK", "CONSOLE_*: valid")]
+    assert [level for level, _ in of("files", found)] == ["FAIL", "FAIL"]
+
+
 def test_certificates_are_checked_in_files_and_at_the_services(
     secrets: Secrets, tmp_path: Path
 ) -> None:

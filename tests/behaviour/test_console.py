@@ -14,8 +14,8 @@ from services.api.remote_log_metadata_manager import SweepKind, SweepOutcome, Sw
 from services.api.remote_storage_manager import IndexType
 from services.api.roles import Role
 from services.common.client_security import ClientSecurity
+from services.common.console_settings import ConsoleSettings
 from services.console import segment_life, timeline
-from services.console.settings import ConsoleSettings
 from services.console.tier import ServiceAddresses
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rpc.server.policy import policy_file
