@@ -1,4 +1,4 @@
-{{- /* What a service may reach. Call with (dict "root" $ "component" "rsm"). */ -}}
+{{- /* What a pod may reach. Call with (dict "root" $ "component" "rsm"). */ -}}
 
 {{- /* One rule. Call with (dict "ports" (list 443) "to" list): no peers are any peer. */ -}}
 {{- define "sediment.egressRule" -}}
@@ -33,7 +33,31 @@
 {{- .Values.networkPolicy.egress.brokerPorts | default (uniq $ports) | toJson -}}
 {{- end -}}
 
+{{- /* Of Spark's driver and executors, as JSON: the cluster's API, and what URLs in the values name. */ -}}
+{{- define "sediment.sparkPorts" -}}
+{{- $ports := list -}}
+{{- with .Values.sweeps -}}
+{{- if include "sediment.hasExecutors" $ -}}{{- $ports = list 443 6443 -}}{{- end -}}
+{{- if or .sparkConf (contains ":" .workDir) -}}{{- $ports = append $ports 443 -}}{{- end -}}
+{{- range append (values .sparkConf) .workDir -}}
+{{- with regexFind "^[a-z0-9]+://[^/]+:[0-9]+" (toString .) -}}{{- $ports = append $ports (regexFind "[0-9]+$" . | int) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- .Values.networkPolicy.egress.sparkPorts | default (uniq $ports) | toJson -}}
+{{- end -}}
+
+{{- /* To the services of this release. Call with (dict "root" $ "component" "rlm"). */ -}}
+{{- define "sediment.egressToRelease" -}}
+{{- $ports := list -}}
+{{- range $name, $port := include "sediment.ports" (dict "root" .root "component" "rsm") | fromJson -}}
+{{- if or (eq $name "grpc") (and (eq $name "tokens") (not (has $.component (list "rlm" "console")))) -}}{{- $ports = append $ports $port -}}{{- end -}}
+{{- end -}}
+{{- $own := dict "app.kubernetes.io/instance" .root.Release.Name "app.kubernetes.io/part-of" "sediment" -}}
+{{- include "sediment.egressRule" (dict "ports" $ports "to" (list (dict "podSelector" (dict "matchLabels" $own)))) -}}
+{{- end -}}
+
 {{- define "sediment.egress" -}}
+{{- $sweeps := list "retention-sweep" "partition-removal-sweep" "sweep-executor" -}}
 {{- $egress := .root.Values.networkPolicy.egress -}}
 - ports:
     - port: 53
@@ -47,15 +71,22 @@
 {{- if eq .component "rsm" }}
 {{ include "sediment.egressRule" (dict "ports" (include "sediment.storePorts" .root | fromJsonArray) "to" $egress.storeTo) }}
 {{- end }}
-{{- if eq .component "rlmm" }}
+{{- if has .component (list "rlmm" "migration" "maintenance") }}
 {{- with $egress.databasePorts }}
 {{ include "sediment.egressRule" (dict "ports" . "to" $egress.databaseTo) }}
 {{- end }}
 {{- end }}
-{{- if has .component (list "rlm" "console") }}
-{{- $grpc := index (include "sediment.ports" (dict "root" .root "component" "rsm") | fromJson) "grpc" }}
-{{- $own := dict "app.kubernetes.io/instance" .root.Release.Name "app.kubernetes.io/part-of" "sediment" }}
-{{ include "sediment.egressRule" (dict "ports" (list $grpc) "to" (list (dict "podSelector" (dict "matchLabels" $own)))) }}
+{{- $isClient := has .component (concat $sweeps (list "rlm" "console" "reconcile" "scrub" "selftest")) }}
+{{- if or $isClient (and (eq .component "maintenance") .root.Values.maintenance.keepState) }}
+{{ include "sediment.egressToRelease" . }}
+{{- end }}
+{{- if has .component $sweeps }}
+{{- if include "sediment.hasExecutors" .root }}
+{{ include "sediment.egressRule" (dict "ports" (list 7078 7079) "to" (list (include "sediment.sparkPeer" .root | fromYaml))) }}
+{{- end }}
+{{- with include "sediment.sparkPorts" .root | fromJsonArray }}
+{{ include "sediment.egressRule" (dict "ports" . "to" $egress.sparkTo) }}
+{{- end }}
 {{- end }}
 {{- if eq .component "console" }}
 {{- $rlms := list }}
@@ -74,7 +105,7 @@
 {{ include "sediment.egressRule" (dict "ports" (include "sediment.storePorts" .root | fromJsonArray) "to" $egress.storeTo) }}
 {{- end }}
 {{- end }}
-{{- $settings := dig "settings" dict (index .root.Values .component) }}
+{{- $settings := dig "settings" dict (index .root.Values .component | default dict) }}
 {{- with regexFind "[0-9]+$" (dig (printf "%s_TRACES_ENDPOINT" (upper .component)) "" $settings) }}
 {{ include "sediment.egressRule" (dict "ports" (list .) "to" list) }}
 {{- end }}

@@ -42,6 +42,9 @@
 {{- if and .Values.console.enabled (not .Values.tls.enabled) -}}
 {{- $wrong = append $wrong "console.enabled is true and tls.enabled is not: without TLS the console serves its own pod only; set tls.enabled, or run `sediment console` where you are." -}}
 {{- end -}}
+{{- if and .Values.monitoring.serviceMonitor.enabled .Values.networkPolicy.enabled (not .Values.networkPolicy.metricsFrom) -}}
+{{- $wrong = append $wrong "monitoring.serviceMonitor.enabled is true and networkPolicy.metricsFrom is empty, so that Prometheus reaches no pod: name its namespace there, or set networkPolicy.enabled to false." -}}
+{{- end -}}
 {{- $fullname := include "sediment.fullname" . -}}
 {{- if gt (len $fullname) 28 -}}
 {{- $wrong = append $wrong (printf "the name %s has %d characters, and with -partition-removal-sweep it is too long for a CronJob: set fullnameOverride to at most 28." $fullname (len $fullname)) -}}

@@ -16,19 +16,19 @@ _STOP_TIMEOUT_S = 120.0
 def load(broker: Broker) -> Iterator[None]:
     """Run load.py in the broker's pod, and fail if one of its calls fails."""
     source = (Path(__file__).parent / "load.py").read_text()
-    clients = subprocess.Popen(
+    with subprocess.Popen(
         broker.execution(["python", "-c", source]),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-    )
-    assert clients.stdout is not None
-    try:
-        assert clients.stdout.readline() == "begun\n"
-        yield
-        printed, _ = clients.communicate(timeout=_STOP_TIMEOUT_S)
-    finally:
-        clients.kill()
+    ) as clients:
+        assert clients.stdout is not None
+        try:
+            assert clients.stdout.readline() == "begun\n"
+            yield
+            printed, _ = clients.communicate(timeout=_STOP_TIMEOUT_S)
+        finally:
+            clients.kill()
     result = json.loads(printed)
     failures = "\n".join(result["failures"])
     assert not failures, failures

@@ -109,8 +109,9 @@ def test_the_sidecar_gets_the_settings_of_the_daemon_set() -> None:
 
 
 def test_each_selector_finds_the_pods_of_one_workload(rendered: Rendered) -> None:
-    sweeps = [_job(o) for o in rendered.of_kind("CronJob") if "-sweep" in o["metadata"]["name"]]
-    workloads = [*rendered.of_kind(*SERVED), *sweeps]
+    jobs = [*rendered.of_kind("Job"), *map(_job, rendered.of_kind("CronJob"))]
+    pods = [{"metadata": o["metadata"], "spec": {"template": o}} for o in rendered.of_kind("Pod")]
+    workloads = [*rendered.of_kind(*SERVED), *jobs, *pods]
     selectors = {
         **{f"Service {o['metadata']['name']}": o["spec"]["selector"] for o in _services(rendered)},
         **{

@@ -1,0 +1,62 @@
+{{- /* Who may call a pod. Call with (dict "root" $ "component" "rsm"). */ -}}
+
+{{- /* The drivers and executors of this release, as a peer. Call with the root. */ -}}
+{{- define "sediment.sparkPeer" -}}
+podSelector:
+  matchLabels:
+    app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
+    app.kubernetes.io/instance: {{ .Release.Name }}
+  matchExpressions:
+    - key: app.kubernetes.io/component
+      operator: In
+      values: {{ append (values (include "sediment.sweeps" . | fromJson) | sortAlpha) "sweep-executor" | toJson }}
+{{- end -}}
+
+{{- /* Empty: nothing but the pod's own node, from which probes and `kubectl port-forward` come. */ -}}
+{{- define "sediment.ingress" -}}
+{{- $policy := .root.Values.networkPolicy -}}
+{{- if has .component (list "rsm" "rlmm" "rlm") }}
+- ports:
+    - port: grpc
+    {{- if hasKey (include "sediment.ports" . | fromJson) "tokens" }}
+    - port: tokens
+    {{- end }}
+  from:
+    - podSelector:
+        matchLabels:
+          app.kubernetes.io/instance: {{ .root.Release.Name }}
+          app.kubernetes.io/part-of: sediment
+    {{- with $policy.grpcFrom }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+{{- if hasKey (include "sediment.ports" . | fromJson) "kafka" }}
+{{- with .root.Values.rlm.listener.from }}
+- ports:
+    - port: kafka
+  from:
+    {{- toYaml . | nindent 4 }}
+{{- end }}
+{{- end }}
+{{- with $policy.metricsFrom }}
+- ports:
+    - port: metrics
+  from:
+    {{- toYaml . | nindent 4 }}
+{{- end }}
+{{- else if eq .component "console" }}
+{{- with $policy.consoleFrom }}
+- ports:
+    - port: https
+  from:
+    {{- toYaml . | nindent 4 }}
+{{- end }}
+{{- else if and (has .component (list "retention-sweep" "partition-removal-sweep" "sweep-executor")) (include "sediment.hasExecutors" .root) }}
+- ports:
+    {{- if ne .component "sweep-executor" }}
+    - port: 7078
+    {{- end }}
+    - port: 7079
+  from:
+    - {{- include "sediment.sparkPeer" .root | nindent 6 }}
+{{- end }}
+{{- end -}}
