@@ -12,6 +12,7 @@ import pytest
 
 from services.api.ids import TopicIdPartition
 from services.local.seaweedfs import S3Endpoint, SeaweedFS
+from tests.harness.hdfs import one_node_hdfs
 from tests.harness.s3a_jars import ensure_s3a_jars
 from tests.harness.tier import HOUR_MS, Tier, a_topic
 from tests.shape import ROOT
@@ -181,6 +182,27 @@ def s3a_properties(store: S3Endpoint) -> dict[str, str]:
         f"{of_bucket}.access.key": store.access_key,
         f"{of_bucket}.secret.key": store.secret_key,
     }
+
+
+def test_workers_with_separate_disks_sweep_from_hdfs(
+    environment: BareEnvironment, cluster: StandaloneCluster, tier: Tier, tmp_path: Path
+) -> None:
+    tp = expired(tier)
+    with one_node_hdfs(environment.spark_home, tmp_path / "hdfs") as uri:
+        swept = environment.submit(
+            tier,
+            "retention",
+            ("--master", cluster.master, "--executor-memory", "512m"),
+            *("--topic", tp.topic, "--apply", "--work-dir", f"{uri}/sweeps"),
+            cwd=tmp_path,
+        )
+        assert swept.exit_code == 0, swept.stderr
+        # The rows are in HDFS, and nowhere else.
+        assert not list(tmp_path.rglob("part-*.parquet"))
+        assert list((tmp_path / "hdfs").rglob("blk_*")), sorted((tmp_path / "hdfs").rglob("*"))
+    assert len(swept.outcomes) == SEGMENTS
+    assert set(swept.outcomes.values()) == {"DELETED"}
+    assert tier.objects(tp.topic_id) == {}
 
 
 def test_the_command_of_the_page_sweeps(
