@@ -3,6 +3,7 @@
 Needs nothing but Python, because it runs before anything is installed.
 """
 
+import signal
 import subprocess
 import sys
 import time
@@ -11,10 +12,11 @@ INTERVAL_S = 5.0
 
 
 def run(what: str, command: list[str]) -> int:
-    """Run the command to its end and return its exit code."""
+    """Run the command to its end and return its exit code; pass SIGTERM on to it."""
     began = time.monotonic()
     sys.stderr.write(f"{what} ...\n")
     with subprocess.Popen(command) as process:
+        signal.signal(signal.SIGTERM, lambda *_: process.terminate())
         while True:
             try:
                 return process.wait(INTERVAL_S)

@@ -10,6 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
+from services.common.bounded_file import SecretFileError, read_secret
 from services.local.postgres import EmbeddedPostgres
 from services.local.process import LOOPBACK, ProcessError
 from services.local.seaweedfs import S3Keys, SeaweedFS
@@ -35,16 +36,20 @@ def main(secrets: Path, directory: Path) -> None:
     """Run both servers until SIGTERM or until one of them ends."""
     # Process 1 of a container ignores a signal that it does not handle.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    password = secrets / "password"
-    keys = S3Keys((secrets / "access-key").read_text(), (secrets / "secret-key").read_text())
+    password_file = secrets / "password"
+    try:
+        password = read_secret(password_file)
+        keys = S3Keys(read_secret(secrets / "access-key"), read_secret(secrets / "secret-key"))
+    except SecretFileError as e:
+        sys.exit(str(e))
     directory.mkdir(parents=True, exist_ok=True)
     with (
         EmbeddedPostgres(directory / "postgres") as postgres,
         SeaweedFS(directory / "s3", keys) as store,
     ):
-        postgres.ensure_owned_database(DATABASE, LOGIN, password.read_text(), READER)
+        postgres.ensure_owned_database(DATABASE, LOGIN, password, READER)
         url = f"postgresql+psycopg://{LOGIN}@{LOOPBACK}:{postgres.port}/{DATABASE}"
-        settings = {**rlmm_settings(url), "RLMM_DATABASE_PASSWORD_FILE": str(password)}
+        settings = {**rlmm_settings(url), "RLMM_DATABASE_PASSWORD_FILE": str(password_file)}
         run_to_end(UPGRADE_SCHEMA, settings)
         store.endpoint.ensure_bucket(BUCKET)
         asyncio.run(_serve(postgres, store))
