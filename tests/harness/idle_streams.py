@@ -55,6 +55,11 @@ class Connection:
             self.next_stream += 2
         self.send(b"".join(frames))
 
+    def reset_all(self) -> None:
+        """Reset every call that was opened."""
+        opened = range(1, self.next_stream, 2)
+        self.send(b"".join(_frame(_RST_STREAM, 0, each, struct.pack(">I", 8)) for each in opened))
+
     def send_pings(self, count: int) -> None:
         self.send(_frame(PING, 0, 0, bytes(8)) * count)
 
