@@ -1,5 +1,5 @@
-"""`main.py export` into a Delta table: killed between commits and while it writes, twice at once,
-and of topics some of which cannot be exported.
+"""`main.py export` into a Delta table: killed between commits, while it writes and when it has
+written, twice at once, and of topics some of which cannot be exported.
 
 In the environment of `make install-export`, which has an older Spark: so are both data sources.
 """
@@ -104,6 +104,10 @@ class Export:
             live -= {action["remove"]["path"]} if "remove" in action else set()
         return live
 
+    def written(self) -> set[str]:
+        """Return the data files that are there, of the table or not."""
+        return {path.name for path in self.table.glob("*.parquet")}
+
     def rows(self) -> list[dict[str, Any]]:
         read = pa.concat_tables(pq.read_table(self.table / name) for name in sorted(self.files()))
         # Spark stores times without their zone, which is UTC.
@@ -115,19 +119,28 @@ class Export:
 
 def kill_while_writing(export: Export) -> None:
     """Start an export, and kill it with its JVM when it has begun a file of its next commit."""
-    before = {path.name for path in export.table.glob("*.parquet")}
+    before = export.written()
     with export.start() as process:
         running = psutil.Process(process.pid)
 
         def has_begun() -> bool:
-            names = {path.name for path in export.table.glob("*.parquet")}
-            return process.poll() is not None or not names <= before
+            return process.poll() is not None or not export.written() <= before
 
         eventually(has_begun, TIMEOUT_S * 1_000)
         assert process.poll() is None, process.communicate()
         for each in [running, *running.children(recursive=True)]:
             each.kill()
         process.communicate(timeout=TIMEOUT_S)
+
+
+def dies_before_commit(directory: Path) -> list[str]:
+    """Return the options of an export that dies with its data written, and not committed."""
+    [jars] = (PYTHON.parents[1] / "lib").glob("python*/site-packages/pyspark/jars")
+    source = ROOT / "tests" / "spark" / "delta" / "DiesBeforeCommit.java"
+    argv = ["javac", "-cp", f"{jars}/*", "-d", str(directory), str(source)]
+    subprocess.run(argv, check=True, timeout=TIMEOUT_S)
+    store = f"spark.delta.logStore.file.impl={source.stem}"
+    return ["--conf", store, "--conf", f"spark.driver.extraClassPath={directory}"]
 
 
 def wanted_rows(tier: ServedTier, topics: Sequence[str] = TOPICS) -> list[dict[str, Any]]:
@@ -146,6 +159,12 @@ def test_kills_add_nothing_twice_and_miss_nothing(shipped: ServedTier, tmp_path:
     written = len(export.rows())
     assert written > 0
     kill_while_writing(export)
+    commits, files = len(export.commits()), len(export.written())
+    positions = [each.next_offset for each in export.kept()]
+    assert export.run("", *dies_before_commit(tmp_path))[0] == -9
+    assert len(export.written()) > files
+    assert len(export.commits()) == commits
+    assert [each.next_offset for each in export.kept()] == positions
     code, report = export.run()
     assert (code, report["outcome"]) == (0, "DONE")
     wanted = wanted_rows(shipped)
