@@ -27,6 +27,7 @@ from tests.spark.jobs import Done, Jobs, spark_engine
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(3_000)]
 SEED = 20
+REPORTS_AT_ONCE = 100
 STATES = [
     RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
     RemoteLogSegmentState.COPY_SEGMENT_STARTED,
@@ -47,6 +48,7 @@ class RandomTier:
         self._random = Random(SEED)
         self._now_ms = now
         self.topics: list[str] = []
+        self._reports: list[PartitionReport] = []
 
     def fill(self, tier: Tier) -> None:
         for number in range(self._size[0]):
@@ -58,10 +60,16 @@ class RandomTier:
             tier.rlmm.import_remote_log_segments(
                 imports_of(rows, MutationContext(reason="a random tier"))
             )
-            reports = [r for tp, segments in made if (r := self._report(tp, len(segments)))]
+            self._reports += [r for tp, segments in made if (r := self._report(tp, len(segments)))]
+            tier.rlmm.put_topic_config(topic_id, self._settings())
+
+    def report(self, tier: Tier, number: int) -> None:
+        """Report all partitions again: an old report does not count, however long a job takes."""
+        for start in range(0, len(self._reports), REPORTS_AT_ONCE):
+            some = self._reports[start : start + REPORTS_AT_ONCE]
+            reports = [replace(each, report_number=number) for each in some]
             for outcome in tier.rlmm.report_partition_state(reports):
                 assert not isinstance(outcome, Exception), outcome
-            tier.rlmm.put_topic_config(topic_id, self._settings())
 
     def _segments(self, tp: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
         chance = self._random
@@ -86,7 +94,7 @@ class RandomTier:
             tp,
             broker_id=BROKER,
             leader_epoch=1,
-            report_number=1,
+            report_number=0,
             lineage=Lineage(epochs([(chance.choice([0, 0, 1]), 0)])),
             local_log_start_offset=min(start, end),
             log_end_offset=end + 1,
@@ -153,7 +161,9 @@ def test_both_engines_plan_and_sweep_the_same(
         random_tier = RandomTier(name, topics, partitions, now)
         random_tier.fill(tier)
         jobs = Jobs(engine_in, tier, tmp_path)
+        random_tier.report(tier, 1)
         planned = jobs.retention(random_tier.topics)
+        random_tier.report(tier, 2)
         swept = jobs.retention(
             random_tier.topics, apply=True, wave_segments=700, max_topic_percent=90.0
         )
