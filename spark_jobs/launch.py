@@ -101,7 +101,6 @@ def _run(
         with still_said(this.say, f"plan {this.plan_id}: starting Spark"):
             opening = open_spark(this, options, scratch, may_speculate=config.may_speculate)
             engine = opened.enter_context(opening)
-        listen_for_signals()  # Spark has replaced our handler by its own
         return run_job(engine, this, config)
 
 
@@ -221,18 +220,13 @@ def _stop_later(lost: "sys.UnraisableHookArgs") -> None:
         sys.__unraisablehook__(lost)
 
 
-def listen_for_signals() -> None:
-    """Let SIGTERM and SIGINT stop the job in the block of `stopped_by_signals`."""
-    for number in _SIGNALS:
-        signal.signal(number, _stop)
-
-
 @contextmanager
 def stopped_by_signals(text: str = _STOPPED) -> Iterator[None]:
     """Turn SIGTERM and SIGINT into SweepError with `text`. Must be entered in the main thread."""
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     hook_before, sys.unraisablehook = sys.unraisablehook, _stop_later
-    listen_for_signals()
+    for number in _SIGNALS:
+        signal.signal(number, _stop)
     try:
         yield
     except _StoppedError as e:

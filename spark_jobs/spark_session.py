@@ -2,12 +2,14 @@
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
+from threading import current_thread, main_thread
 
 import psutil
 import pyspark
@@ -81,13 +83,25 @@ def java_and_spark(
     with _no_java_left_behind(), _environment(scratch, settings):
         gateway = _launched(chosen, log_path)
         _set_defaults(chosen, gateway, scratch, is_submitted, settings)
-        spark = SparkSession(SparkContext(conf=chosen, gateway=gateway))
+        with _own_interrupt():
+            spark = SparkSession(SparkContext(conf=chosen, gateway=gateway))
     try:
         if is_submitted:
             ship_package(spark, scratch)
         yield gateway, spark
     finally:
         _stop_session(spark, gateway)
+
+
+@contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """Put the handler of SIGINT back, which Spark replaces when it starts in the main thread."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if current_thread() is main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 def _chosen(name: str, settings: SparkSettings) -> Iterator[tuple[str, str]]:

@@ -23,7 +23,7 @@ from spark_jobs.export.leases import Leases
 from spark_jobs.export.options import JOB, ExportOptions, parse_args
 from spark_jobs.export.progress import application_id, begin_of, ranges
 from spark_jobs.export.table import ExportTable
-from spark_jobs.launch import listen_for_signals, print_line, still_said, stopped_by_signals
+from spark_jobs.launch import print_line, still_said, stopped_by_signals
 from spark_jobs.records.options import RecordsOptions, records_options
 from spark_jobs.records.source import NAME, SedimentRecords
 from spark_jobs.records.tier import TierReader, connected, read_reach, wanted_partitions
@@ -77,7 +77,6 @@ def export(options: ExportOptions, say: Say) -> Report:
                 )
             # Not before: Java is forked, which gRPC does not survive.
             tier = opened.enter_context(connected(services))
-            listen_for_signals()  # Spark has replaced our handler by its own
             spark.dataSource.register(SedimentRecords)
             table = ExportTable(spark, java, options.table)
             table.create()

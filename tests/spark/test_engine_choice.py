@@ -1,23 +1,39 @@
-"""Which engine runs a sweep, and what it needs."""
+"""Which engine runs a sweep, with which settings of Spark: by size, without Java, by the user."""
 
+import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from services.local.stack import own_environment
+from tests.harness.eventually import eventually
 from tests.harness.tier import HOUR_MS, Tier, a_topic
-from tests.spark.commands import Swept, ended
+from tests.spark.commands import TIMEOUT_S, Swept, ended
+from tests.spark.standalone import standalone_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
+WAITS = "Initial job has not accepted any resources"
+SMALL_LIMIT = (
+    "import spark_jobs.engines; spark_jobs.engines.LOCAL_SEGMENTS = 2; "
+    "from services.cli.main import main; main()"
+)
 
 
 def swept(tier: Tier, topic: str, variables: dict[str, str], program: list[str]) -> Swept:
     """Run a sweep of a topic with no option of an engine, by a program that is `sediment`."""
+    return ended(start_sweep(tier, topic, variables, program))
+
+
+def start_sweep(
+    tier: Tier, topic: str, variables: dict[str, str], program: list[str], *more: str
+) -> "subprocess.Popen[str]":
     addresses = ["--rsm", tier.rsm_process.address, "--rlmm", tier.rlmm_process.address]
-    options = [*addresses, "--topic", topic, "--apply", "-o", "json"]
-    process = subprocess.Popen(
+    options = [*addresses, "--topic", topic, "--apply", "-o", "json", *more]
+    return subprocess.Popen(
         [sys.executable, *program, "sweep", "retention", *options],
         env=own_environment(variables),
         text=True,
@@ -25,7 +41,6 @@ def swept(tier: Tier, topic: str, variables: dict[str, str], program: list[str])
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    return ended(process)
 
 
 def due_topic(tier: Tier, segments: int) -> str:
@@ -36,9 +51,106 @@ def due_topic(tier: Tier, segments: int) -> str:
     return tp.topic
 
 
+def test_a_tier_that_is_too_large_for_one_process_is_swept_by_spark(
+    tier: Tier, tmp_path: Path
+) -> None:
+    """In one process: its threads and connections do not keep Spark from starting."""
+    (tmp_path / "spark-defaults.conf").write_text(
+        "spark.master local[1]\nspark.driver.memory 512m\n"
+    )
+    variables = {"SPARK_CONF_DIR": str(tmp_path)}
+    small = swept(tier, due_topic(tier, 2), variables, ["-c", SMALL_LIMIT])
+    assert (small.exit_code, small.report["engine"]) == (0, "local"), small.stderr
+    large = swept(tier, due_topic(tier, 3), variables, ["-c", SMALL_LIMIT])
+    assert large.exit_code == 0, large.stderr
+    assert large.report["engine"] == "spark"
+    assert "in this process" in large.stderr
+    assert large.report["totals"]["deleted_segments"] == 3
+
+
 def test_one_process_sweeps_without_java(tier: Tier, tmp_path: Path) -> None:
     """Nor any other program: nothing is on the PATH."""
     topic = due_topic(tier, 2)
     done = swept(tier, topic, {"PATH": str(tmp_path), "JAVA_HOME": ""}, ["-m", "services.cli"])
     assert (done.exit_code, done.report["engine"]) == (0, "local"), done.stderr
     assert done.report["totals"]["deleted_segments"] == 2
+
+
+def test_settings_of_the_user_win(tmp_path: Path) -> None:
+    """spark-defaults.conf before our defaults, and --conf before both."""
+    (tmp_path / "spark-defaults.conf").write_text(
+        "spark.speculation true\n"
+        "spark.sql.session.timeZone Europe/Berlin\n"
+        "spark.driver.memory 600m\n"
+        "spark.sql.shuffle.partitions 7\n"
+        "spark.ui.enabled true\n"
+        "spark.ui.port 0\n"
+    )
+
+    def read_back(*conf: str) -> dict[str, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.spark.read_settings", *conf],
+            env=own_environment({"SPARK_CONF_DIR": str(tmp_path)}),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        found: dict[str, str] = json.loads(done.stdout)
+        return found
+
+    found = read_back("spark.sql.shuffle.partitions=3")
+    assert found == {
+        "spark.speculation": "true",
+        "spark.sql.session.timeZone": "Europe/Berlin",
+        "spark.driver.memory": "600m",
+        "spark.sql.shuffle.partitions": "3",
+        "spark.ui.enabled": "true",
+        "heap": "-Xmx600m",
+        "has page": "True",
+    }
+    (tmp_path / "spark-defaults.conf").write_text("")
+    found = read_back("spark.sql.session.timeZone=Asia/Tokyo")
+    assert found == {
+        "spark.speculation": "false",  # the run has a rate
+        "spark.sql.session.timeZone": "Asia/Tokyo",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "200",
+        "spark.ui.enabled": "false",
+        "heap": "-Xmx1g",
+        "has page": "False",
+    }
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_sweep_that_waits_for_executors_can_be_stopped(
+    tier: Tier, tmp_path: Path, number: signal.Signals
+) -> None:
+    """By Ctrl-C too, on a cluster without any worker; one line says what to do."""
+    topic, work = due_topic(tier, 1), tmp_path / "work"
+    home = Path(pyspark.__file__).parent
+    with standalone_cluster(home, own_environment({}), tmp_path, hosts=()) as cluster:
+        process = start_sweep(
+            tier,
+            topic,
+            {},
+            ["-m", "services.cli"],
+            "--master",
+            cluster.master,
+            "--work-dir",
+            str(work),
+        )
+
+        def waits() -> bool:
+            logs = [path.read_text() for path in work.glob("*/spark.log")]
+            return process.poll() is not None or any(WAITS in text for text in logs)
+
+        eventually(waits, deadline_ms=TIMEOUT_S * 1_000)
+        process.send_signal(number)
+        stopped = ended(process)
+    assert stopped.exit_code == 128 + number, stopped.stderr
+    assert stopped.stderr.splitlines()[-1].endswith(
+        "stopped; run the command again to finish what it began"
+    )
+    assert "Traceback" not in stopped.stderr
