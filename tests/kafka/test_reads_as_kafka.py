@@ -10,8 +10,6 @@ from services.api.ids import TopicIdPartition
 from services.api.lineage import EpochEnd
 from services.api.offset_queries import (
     EpochQuery,
-    OffsetQueries,
-    OffsetQuery,
     OffsetService,
     SpecialTime,
 )
@@ -168,20 +166,16 @@ def test_random_times_and_special_values_find_the_same_offsets(
                 assert answer == expected, (name, time_ms)
 
 
+@pytest.mark.parametrize("opened_door", DOORS)
 def test_local_special_values_are_those_of_the_log(
-    shipped: TieredBroker, kafka: BrokerAnswers, names: list[TopicIdPartition]
+    shipped: TieredBroker, kafka: BrokerAnswers, names: list[TopicIdPartition], opened_door: str
 ) -> None:
-    rlm = shipped.manager(*shipped.broker.log_dirs)
-    for name in names:
-        asked = [SpecialTime.MAX_TIMESTAMP, SpecialTime.EARLIEST_LOCAL]
-        queries = tuple(OffsetQuery(name, time_ms) for time_ms in asked)
-        answers = rlm.list_offsets(OffsetQueries(queries))
-        expected = kafka.offsets(name, asked)
-        here = [
-            (a.timestamp_ms, a.offset, -1 if a.leader_epoch is None else a.leader_epoch)
-            for a in answers
-        ]
-        assert here == expected, name
+    asked = [SpecialTime.MAX_TIMESTAMP, SpecialTime.EARLIEST_LOCAL]
+    with opened(opened_door, shipped.manager(*shipped.broker.log_dirs)) as door:
+        for name in names:
+            for isolation in IsolationLevel:
+                expected = kafka.offsets(name, asked, isolation)
+                assert door.offsets(name, asked, isolation) == expected, name
 
 
 def test_leader_epochs_end_at_the_same_offsets(
