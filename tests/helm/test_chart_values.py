@@ -474,3 +474,37 @@ def test_a_migration_that_no_retry_helps_fails_at_once_and_is_deleted_in_time() 
     assert codes["containerName"] == container["name"]
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
     assert spec["ttlSecondsAfterFinished"] == 7 * 24 * 3600
+
+
+@pytest.mark.parametrize(
+    ("values", "place", "value"),
+    [
+        (
+            {"rsm": {"resources": {"limits": {"memory": "1GB"}}}},
+            "rsm/resources/limits/memory",
+            "1GB",
+        ),
+        ({"maintenance": {"schedule": "hourly"}}, "maintenance/schedule", "hourly"),
+        (
+            {"sweeps": {"retention": {"schedule": "0 3 * *"}}},
+            "sweeps/retention/schedule",
+            "0 3 * *",
+        ),
+    ],
+)
+def test_an_amount_or_a_schedule_that_kubernetes_would_refuse_is_named(
+    values: dict[str, Any], place: str, value: str
+) -> None:
+    with pytest.raises(ChartRefusedError) as refused:
+        render(minimal(values))
+    assert f"at '/{place}': '{value}' does not match pattern" in str(refused.value)
+
+
+@pytest.mark.parametrize("amount", ["512Mi", "1.5Gi", "1073741824", "1G"])
+def test_amounts_of_kubernetes_are_taken(amount: str) -> None:
+    render(minimal({"rsm": {"resources": {"limits": {"memory": amount}}}}))
+
+
+@pytest.mark.parametrize("schedule", ["@hourly", "*/5 0-6 * * 1,2"])
+def test_schedules_of_cron_are_taken(schedule: str) -> None:
+    render(minimal({"maintenance": {"schedule": schedule}}))
