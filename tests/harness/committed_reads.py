@@ -1,6 +1,7 @@
 """Read committed records through Fetch as a consumer of Kafka does, one answer at a time."""
 
 from collections.abc import Iterator
+from time import monotonic
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import (
@@ -13,6 +14,7 @@ from services.api.remote_log_manager import (
 )
 from services.records.batches import Batch, Marker, control_marker, walk_batches
 from services.records.committed import CommittedReader
+from tests.harness.patience import PATIENCE_MS
 
 READ_COMMITTED = IsolationLevel.READ_COMMITTED
 
@@ -34,11 +36,15 @@ def batches_in(data: bytes) -> Iterator[Batch]:
 def committed_answer(
     rlm: RemoteLogManager, name: TopicIdPartition, offset: int, max_bytes: int
 ) -> list[FetchPart]:
-    """Fetch once; fail if the answer is an error."""
+    """Fetch until a read is in time; fail if the answer is an error."""
     wanted = (FetchPartition(name, offset, max_bytes),)
-    parts = list(rlm.fetch(FetchRequest(wanted, max_bytes, READ_COMMITTED)))
-    assert {part.error for part in parts} == {FetchError.NONE}, parts
-    return parts
+    deadline_s = monotonic() + PATIENCE_MS / 1000
+    while True:
+        parts = list(rlm.fetch(FetchRequest(wanted, max_bytes, READ_COMMITTED)))
+        assert {part.error for part in parts} == {FetchError.NONE}, parts
+        # A read that was late is answered without records and without an error, as in Kafka.
+        if not any(part.throttle_time_ms for part in parts) or monotonic() > deadline_s:
+            return parts
 
 
 def kept_batches(parts: list[FetchPart]) -> tuple[list[Batch], int]:
