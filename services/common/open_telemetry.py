@@ -10,7 +10,7 @@ from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
-from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.trace import SpanKind, Status, StatusCode, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from services.common.tracing import Attributes, Headers
@@ -82,6 +82,9 @@ class OpenTelemetryTracer:
         if isinstance(trace, Context):
             self._propagator.inject(carrier, trace)
         return tuple(carrier.items())
+
+    def records(self, trace: object) -> bool:
+        return isinstance(trace, Context) and get_current_span(trace).is_recording()
 
 
 class _Span:

@@ -41,6 +41,9 @@ class Tracer(Protocol):
     def headers(self, trace: object) -> Headers:
         """Return the headers for a call to another process."""
 
+    def records(self, trace: object) -> bool:
+        """Return whether spans below `trace` are recorded: it is one of the share."""
+
 
 class _Process:
     """The tracer of this process, set once before it serves."""
@@ -66,6 +69,12 @@ def call_headers() -> Headers:
     return _Process.tracer.headers(trace)
 
 
+def is_recorded() -> bool:
+    """Return whether the requests of the call being served are recorded."""
+    tracer, trace = _Process.tracer, current_call().trace
+    return tracer is not None and trace is not None and tracer.records(trace)
+
+
 @contextmanager
 def task(name: str, attributes: Attributes) -> Iterator[None]:
     """Record the block as a trace of its own: work that no call asked for."""
@@ -80,9 +89,9 @@ def task(name: str, attributes: Attributes) -> Iterator[None]:
 
 @contextmanager
 def request(name: str, attributes: Attributes) -> Iterator[None]:
-    """Record the block as a request to a store or a database, if its call is traced."""
+    """Record the block as a request to a store or a database, if its call is recorded."""
     tracer, trace = _Process.tracer, current_call().trace
-    if tracer is None or trace is None:
+    if tracer is None or trace is None or not tracer.records(trace):
         yield
         return
     with _ending(tracer.begin(name, trace, attributes, is_client=True)):

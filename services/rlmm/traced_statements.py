@@ -7,7 +7,7 @@ from typing import Any, Self
 import psycopg
 from sqlalchemy import Engine, event
 
-from services.common.tracing import request
+from services.common.tracing import is_recorded, request
 
 MAX_TEXT_LENGTH = 1_000
 """Of a statement in a span. It has placeholders, and none of the values."""
@@ -28,6 +28,9 @@ def trace_statements(engine: Engine) -> None:
 
 @contextmanager
 def _statement(query: object) -> Iterator[None]:
+    if not is_recorded():
+        yield
+        return
     text = query.decode(errors="replace") if isinstance(query, bytes) else str(query)
     operation = text.split(maxsplit=1)[0].upper() if text.strip() else "empty statement"
     attributes = {"db.system": "postgresql", "db.query.text": text[:MAX_TEXT_LENGTH]}

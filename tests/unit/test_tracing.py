@@ -56,6 +56,22 @@ def test_the_client_decides_whether_its_call_is_recorded(sampled: str) -> None:
 
 
 @pytest.mark.usefixtures("tracer")
+@pytest.mark.parametrize("sampled", [False, True])
+def test_only_a_recorded_call_has_spans_of_its_requests(sampled: bool) -> None:
+    span = tracing.begin_call(
+        "a.Service/Method", [("traceparent", f"00-{TRACE}-{SPAN}-0{sampled:d}")]
+    )
+    assert span is not None
+    with serving(replace(IN_PROCESS, trace=span.trace)):
+        outside = dict(tracing.call_headers())
+        with tracing.request("SELECT", {}):
+            assert tracing.is_recorded() is sampled
+            # Either way the trace continues.
+            assert ids(dict(tracing.call_headers())) == ids(outside)
+    span.end({})
+
+
+@pytest.mark.usefixtures("tracer")
 @pytest.mark.parametrize("wrong", ["", "nonsense", f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}"])
 def test_a_malformed_header_begins_a_trace(wrong: str) -> None:
     trace, _, flags = ids(headers_within(wrong))
