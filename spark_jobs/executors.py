@@ -1,7 +1,6 @@
 """Wait for the executors of a cluster, so that a job counts the cores that it will have."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
@@ -25,7 +24,7 @@ def wait_for_executors(spark: SparkSession) -> None:
     conf = context.getConf()
     if _is_fixed(conf):
         return
-    _run_a_task(spark)
+    spark.range(1).collect()  # needs an executor
     promised = _promised_cores(conf)
     cores, since_s = context.defaultParallelism, time.monotonic()
     deadline_s = since_s + WAIT_S
@@ -36,19 +35,6 @@ def wait_for_executors(spark: SparkSession) -> None:
         if is_settled or (promised is not None and cores >= promised):
             return
         time.sleep(_POLL_S)
-
-
-def _run_a_task(spark: SparkSession) -> None:
-    """Wait for the first executor.
-
-    In a thread of its own: if a signal interrupts a call to the JVM, the next one of its thread,
-    such as that which stops Spark, waits until the JVM has answered the first.
-    """
-    thread = ThreadPoolExecutor(1, "first-task")
-    try:
-        thread.submit(spark.range(1).collect).result()
-    finally:
-        thread.shutdown(wait=False)
 
 
 def _is_fixed(conf: SparkConf) -> bool:

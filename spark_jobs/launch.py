@@ -198,8 +198,13 @@ def _hand_over(this: SweepRun, report: Path | None, document: TextIO | None) -> 
         raise SweepError(f"{where}: {e.strerror}; the report is in {kept.name}") from e
 
 
-class _StoppedError(BaseException):
-    """A signal stops the job; a BaseException, so that no handler of errors swallows it."""
+class _StoppedError(KeyboardInterrupt):
+    """A signal stops the job.
+
+    For a KeyboardInterrupt alone Py4J closes the connection on which a call to the JVM waits. On
+    that of any other exception the next call of the thread, such as that which stops Spark, would
+    wait until the JVM has answered the first. And no handler of errors swallows it.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

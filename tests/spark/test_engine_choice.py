@@ -1,22 +1,17 @@
 """Which engine runs a sweep, with which settings of Spark: by size, without Java, by the user."""
 
 import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import pyspark
 import pytest
 
 from services.local.stack import own_environment
-from tests.harness.eventually import eventually
 from tests.harness.tier import HOUR_MS, Tier, a_topic
 from tests.spark.commands import TIMEOUT_S, Swept, ended
-from tests.spark.standalone import standalone_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
-WAITS = "Initial job has not accepted any resources"
 SMALL_LIMIT = (
     "import spark_jobs.engines; spark_jobs.engines.LOCAL_SEGMENTS = 2; "
     "from services.cli.main import main; main()"
@@ -25,15 +20,9 @@ SMALL_LIMIT = (
 
 def swept(tier: Tier, topic: str, variables: dict[str, str], program: list[str]) -> Swept:
     """Run a sweep of a topic with no option of an engine, by a program that is `sediment`."""
-    return ended(start_sweep(tier, topic, variables, program))
-
-
-def start_sweep(
-    tier: Tier, topic: str, variables: dict[str, str], program: list[str], *more: str
-) -> "subprocess.Popen[str]":
     addresses = ["--rsm", tier.rsm_process.address, "--rlmm", tier.rlmm_process.address]
-    options = [*addresses, "--topic", topic, "--apply", "-o", "json", *more]
-    return subprocess.Popen(
+    options = [*addresses, "--topic", topic, "--apply", "-o", "json"]
+    process = subprocess.Popen(
         [sys.executable, *program, "sweep", "retention", *options],
         env=own_environment(variables),
         text=True,
@@ -41,6 +30,7 @@ def start_sweep(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+    return ended(process)
 
 
 def due_topic(tier: Tier, segments: int) -> str:
@@ -121,36 +111,3 @@ def test_settings_of_the_user_win(tmp_path: Path) -> None:
         "heap": "-Xmx1g",
         "has page": "False",
     }
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_sweep_that_waits_for_executors_can_be_stopped(
-    tier: Tier, tmp_path: Path, number: signal.Signals
-) -> None:
-    """By Ctrl-C too, on a cluster without any worker; one line says what to do."""
-    topic, work = due_topic(tier, 1), tmp_path / "work"
-    home = Path(pyspark.__file__).parent
-    with standalone_cluster(home, own_environment({}), tmp_path, hosts=()) as cluster:
-        process = start_sweep(
-            tier,
-            topic,
-            {},
-            ["-m", "services.cli"],
-            "--master",
-            cluster.master,
-            "--work-dir",
-            str(work),
-        )
-
-        def waits() -> bool:
-            logs = [path.read_text() for path in work.glob("*/spark.log")]
-            return process.poll() is not None or any(WAITS in text for text in logs)
-
-        eventually(waits, deadline_ms=TIMEOUT_S * 1_000)
-        process.send_signal(number)
-        stopped = ended(process)
-    assert stopped.exit_code == 128 + number, stopped.stderr
-    assert stopped.stderr.splitlines()[-1].endswith(
-        "stopped; run the command again to finish what it began"
-    )
-    assert "Traceback" not in stopped.stderr

@@ -1,0 +1,57 @@
+"""Ctrl-C and SIGTERM end a job whose driver waits for Spark: on a cluster without any worker."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from services.local.stack import own_environment
+from tests.harness.eventually import eventually
+from tests.harness.tier import Tier, a_topic
+from tests.spark.commands import TIMEOUT_S, ended, start
+from tests.spark.standalone import StandaloneCluster, standalone_cluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
+WAITS = "Initial job has not accepted any resources"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    home, directory = Path(pyspark.__file__).parent, tmp_path_factory.mktemp("idle-cluster")
+    with standalone_cluster(home, own_environment({}), directory, hosts=()) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("number", "job"),
+    [(signal.SIGTERM, ("retention", "--apply")), (signal.SIGINT, ("reconcile",))],
+)
+def test_a_job_that_waits_for_spark_can_be_stopped(
+    tier: Tier,
+    cluster: StandaloneCluster,
+    tmp_path: Path,
+    number: signal.Signals,
+    job: tuple[str, ...],
+) -> None:
+    """One line says what to do."""
+    tier.fill(a_topic()[0], 1)
+    work = tmp_path / "work"
+    addresses = ("--rsm", tier.rsm_process.address, "--rlmm", tier.rlmm_process.address)
+    program = [sys.executable, "-m", "spark_jobs.main", *job, "--plaintext", *addresses]
+    process = start([*program, "--master", cluster.master, "--work-dir", str(work)])
+
+    def waits() -> bool:
+        logs = [path.read_text() for path in work.glob("*/spark.log")]
+        return process.poll() is not None or any(WAITS in text for text in logs)
+
+    eventually(waits, deadline_ms=TIMEOUT_S * 1_000)
+    process.send_signal(number)
+    stopped = ended(process)
+    assert stopped.exit_code == 128 + number, stopped.stderr
+    assert stopped.stderr.splitlines()[-1].endswith(
+        "stopped; run the command again to finish what it began"
+    )
+    assert "Traceback" not in stopped.stderr
