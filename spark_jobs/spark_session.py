@@ -28,6 +28,14 @@ DRIVER_MEMORY = "1g"
 _TASK_ATTEMPTS = 4
 _ANY_LOCAL = "local[*]"
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
+_SMALL_HEAP = (
+    "-XX:+UseSerialGC -XX:InitialHeapSize=64m -XX:MaxNewSize=32m "
+    "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30"
+)
+"""Collect garbage before the heap grows: for a JVM that runs no tasks."""
+
+_JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "PYSPARK_SUBMIT_ARGS")
+_DRIVER_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
 _NO_JAVA = "Spark needs Java 17 or newer and found none; install it or set JAVA_HOME"
 
 
@@ -169,9 +177,8 @@ def _environment(scratch: Path, settings: SparkSettings) -> Iterator[None]:
     master = settings.master or dict(settings.conf).get("spark.master", _ANY_LOCAL)
     os.environ.setdefault("SPARK_DRIVER_MEMORY", DRIVER_MEMORY)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if master.startswith("local"):
-        # The JVM of a small sweep ends soon: the quick compiler saves a third of its CPU time.
-        os.environ.setdefault("SPARK_SUBMIT_OPTS", _QUICK_COMPILER)
+    if java_options := list(_driver_java_options(master, settings)):
+        os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(java_options))
     if master.startswith("local-cluster"):
         os.environ["SPARK_HOME"] = str(_spark_home(scratch))
     try:
@@ -179,6 +186,31 @@ def _environment(scratch: Path, settings: SparkSettings) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def _driver_java_options(master: str, settings: SparkSettings) -> Iterator[str]:
+    """Yield options for the driver's JVM; none of a collector if the user has set any options.
+
+    Java refuses to start with two collectors.
+    """
+    if master.startswith("local"):
+        # The JVM of a small sweep ends soon: the quick compiler saves a third of its CPU time.
+        yield _QUICK_COMPILER
+    runs_tasks = master.startswith("local") and not master.startswith("local-cluster")
+    if not runs_tasks and not _has_java_options(settings):
+        yield _SMALL_HEAP
+
+
+def _has_java_options(settings: SparkSettings) -> bool:
+    """Say whether the user sets options of the driver's JVM, or of any Java."""
+    if any(os.environ.get(name) for name in _JAVA_VARIABLES):
+        return True
+    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    directory = os.environ.get("SPARK_CONF_DIR") or Path(home, "conf")
+    defaults = Path(directory, "spark-defaults.conf")
+    text = defaults.read_text(errors="replace") if defaults.is_file() else ""
+    chosen = dict(settings.conf)
+    return any(name in chosen or name in text for name in _DRIVER_OPTIONS)
 
 
 def _spark_home(scratch: Path) -> Path:

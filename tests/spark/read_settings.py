@@ -35,15 +35,17 @@ def main(argv: Sequence[str]) -> None:
             assert isinstance(engine, SparkEngine)
             spark = engine.session
             found = {key: spark.conf.get(key) for key in READ}
-            [heap] = _heaps()
+            [heap] = _java_options("-Xmx")
+            collectors = " ".join(_java_options("-XX:+Use"))
             has_page = spark.sparkContext.uiWebUrl is not None
-    sys.stdout.write(json.dumps({**found, "heap": heap, "has page": str(has_page)}))
+    own = {"heap": heap, "collectors": collectors, "has page": str(has_page)}
+    sys.stdout.write(json.dumps({**found, **own}))
 
 
-def _heaps() -> Iterator[str]:
-    """Yield the option with the largest heap of each JVM that this process has started."""
-    for child in psutil.Process().children(recursive=True):
-        yield from (text for text in child.cmdline() if text.startswith("-Xmx"))
+def _java_options(start: str) -> Iterator[str]:
+    """Yield the options of the driver's JVM that begin so."""
+    for child in psutil.Process().children():
+        yield from (text for text in child.cmdline() if text.startswith(start))
 
 
 if __name__ == "__main__":

@@ -66,6 +66,21 @@ def test_one_process_sweeps_without_java(tier: Tier, tmp_path: Path) -> None:
     assert done.report["totals"]["deleted_segments"] == 2
 
 
+def read_back(conf_dir: Path, *conf: str) -> dict[str, str]:
+    """Start Spark with the spark-defaults.conf of a directory, and read what it runs with."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.read_settings", *conf],
+        env=own_environment({"SPARK_CONF_DIR": str(conf_dir)}),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
 def test_settings_of_the_user_win(tmp_path: Path) -> None:
     """spark-defaults.conf before our defaults, and --conf before both."""
     (tmp_path / "spark-defaults.conf").write_text(
@@ -77,20 +92,7 @@ def test_settings_of_the_user_win(tmp_path: Path) -> None:
         "spark.ui.port 0\n"
     )
 
-    def read_back(*conf: str) -> dict[str, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.spark.read_settings", *conf],
-            env=own_environment({"SPARK_CONF_DIR": str(tmp_path)}),
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        found: dict[str, str] = json.loads(done.stdout)
-        return found
-
-    found = read_back("spark.sql.shuffle.partitions=3")
+    found = read_back(tmp_path, "spark.sql.shuffle.partitions=3")
     assert found == {
         "spark.speculation": "true",
         "spark.sql.session.timeZone": "Europe/Berlin",
@@ -98,10 +100,11 @@ def test_settings_of_the_user_win(tmp_path: Path) -> None:
         "spark.sql.shuffle.partitions": "3",
         "spark.ui.enabled": "true",
         "heap": "-Xmx600m",
+        "collectors": "",
         "has page": "True",
     }
     (tmp_path / "spark-defaults.conf").write_text("")
-    found = read_back("spark.sql.session.timeZone=Asia/Tokyo")
+    found = read_back(tmp_path, "spark.sql.session.timeZone=Asia/Tokyo")
     assert found == {
         "spark.speculation": "false",  # the run has a rate
         "spark.sql.session.timeZone": "Asia/Tokyo",
@@ -109,5 +112,24 @@ def test_settings_of_the_user_win(tmp_path: Path) -> None:
         "spark.sql.shuffle.partitions": "200",
         "spark.ui.enabled": "false",
         "heap": "-Xmx1g",
+        "collectors": "",
         "has page": "False",
     }
+
+
+@pytest.mark.parametrize(
+    ("defaults", "conf", "collectors"),
+    [
+        ("", (), "-XX:+UseSerialGC"),
+        ("spark.driver.extraJavaOptions -XX:+UseParallelGC\n", (), "-XX:+UseParallelGC"),
+        ("", ("spark.driver.extraJavaOptions=-XX:+UseParallelGC",), "-XX:+UseParallelGC"),
+    ],
+    ids=["ours", "of a file", "of --conf"],
+)
+def test_a_driver_that_runs_no_tasks_collects_early_unless_the_user_sets_java_options(
+    tmp_path: Path, defaults: str, conf: tuple[str, ...], collectors: str
+) -> None:
+    """Java would not start with two collectors."""
+    (tmp_path / "spark-defaults.conf").write_text(defaults)
+    found = read_back(tmp_path, "spark.master=local-cluster[1,1,1024]", *conf)
+    assert (found["heap"], found["collectors"]) == ("-Xmx1g", collectors)
