@@ -3,6 +3,7 @@
 The driver is the command's Python and its JVM; the executors are processes of their own.
 """
 
+import json
 import statistics
 import subprocess
 import sys
@@ -37,9 +38,10 @@ def run() -> Result:
             _expired(services, "few", 1, FEW),
             _expired(services, "many", TOPICS, MANY),
         )
+        seconds = []
         for _ in range(ROUNDS):
             _measure(few, services, Path(name), of_few, FEW)
-            _measure(many, services, Path(name), of_many, MANY)
+            seconds.append(_measure(many, services, Path(name), of_many, MANY))
     samples = [more - less for more, less in zip(many.samples, few.samples, strict=True)]
     return Result(
         "spark_driver",
@@ -48,7 +50,13 @@ def run() -> Result:
         samples,
         many,
         few,
-        {"partitions": PARTITIONS, "spark": MASTER, "driver_memory": "1g", "rounds": ROUNDS},
+        {
+            "partitions": PARTITIONS,
+            "spark": MASTER,
+            "driver_memory": "1g",
+            "rounds": ROUNDS,
+            f"plan and report of {MANY:,} segments, seconds": seconds,
+        },
     )
 
 
@@ -66,8 +74,11 @@ def _expired(services: Deployment, name: str, topics: int, segments: int) -> lis
 
 def _measure(
     side: Side, services: Deployment, directory: Path, topics: list[str], segments: int
-) -> None:
-    """Plan by a command of its own, and add the peaks of its Python and its JVM."""
+) -> float:
+    """Plan by a command of its own, and add the peaks of its Python and its JVM.
+
+    Returns the seconds from the start of the plan to the end of the report.
+    """
     endpoints, report = services.stack.endpoints, directory / "report.json"
     argv = [sys.executable, "-m", "spark_jobs.main", "retention", "--engine", "spark"]
     argv += ["--rsm", endpoints.rsm, "--rlmm", endpoints.rlmm, "--master", MASTER]
@@ -82,11 +93,14 @@ def _measure(
             Event().wait(_POLL_S)
     if process.returncode != 0:
         raise RuntimeError(f"the sweep ended with {process.returncode}")
-    if f'"planned_segments": {segments}' not in report.read_text():
+    document = json.loads(report.read_text())
+    if document["totals"]["planned_segments"] != segments:
         raise RuntimeError(f"not all of {segments} segments were planned: see {report}")
     for name, size in peaks.items():
         side.peak_rss_bytes[name] = max(size, side.peak_rss_bytes.get(name, 0))
     side.samples.append(sum(peaks.values()) / MIB)
+    took_ms: int = document["finished_at_ms"] - document["started_at_ms"]
+    return took_ms / 1_000
 
 
 def _driver(pid: int) -> list[tuple[str, int]]:
