@@ -1,15 +1,18 @@
 """Measure spark_records: MiB of log per CPU second of the records source in Spark, counting rows,
 against the record iterator behind `sediment fetch`, printing nothing, of the same partition.
 
-The CPU is that of the clients: Spark's JVM and Python workers, and this process.
+Spark's own source, of the same records on a broker's disk, is measured beside them and printed. The
+CPU is that of the clients: Spark's JVM and Python workers, and this process.
 """
 
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from struct import pack
+from typing import Any
 from uuid import uuid4
 
 import psutil
@@ -17,17 +20,31 @@ from crc32c import crc32c
 from pyspark.sql import SparkSession
 
 from benchmarks.deployment import Deployment, deployed
-from benchmarks.measure import MIB, QUICK, ROUNDS, Result, ratio, tree_cpu_seconds
+from benchmarks.measure import (
+    MIB,
+    QUICK,
+    ROUNDS,
+    Result,
+    Side,
+    print_table,
+    ratio,
+    tree_cpu_seconds,
+)
+from demos.kafka_broker import KafkaBroker
+from demos.kafka_client import Cluster, Topic
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.client.records import decoded
 from services.rlm.copy.ship import ShipOutcome, ship
 from spark_jobs.spark_session import SparkSettings, spark_session
+from tests.harness.kafka_jars import ensure_kafka_jars
+from tests.harness.spark_kafka_jars import ensure_spark_kafka_jars
 
 SEGMENTS = 2 if QUICK else 8
 SEGMENT_BYTES = 16 * MIB
 VALUE_BYTES = 500
 RECORDS_PER_BATCH = 30
 CONCURRENCY = 2
+_WRITING_TIMEOUT_S = 300.0
 _SNAPSHOT_BODY = pack(">i", 0)
 _SNAPSHOT = pack(">hI", 1, crc32c(_SNAPSHOT_BODY)) + _SNAPSHOT_BODY
 
@@ -36,22 +53,38 @@ def run() -> Result:
     master = f"local[{CONCURRENCY}]"
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sediment-bench-")))
+        jars = ",".join(map(str, sorted(ensure_spark_kafka_jars().iterdir())))
+        settings = SparkSettings(master, conf=(("spark.jars", jars),))
         # First, because gRPC does not support the fork that starts Java.
         spark = stack.enter_context(
-            spark_session(
-                "spark_records", directory, directory / "spark.log", SparkSettings(master)
-            )
+            spark_session("spark_records", directory, directory / "spark.log", settings)
         )
         [java] = [child.pid for child in psutil.Process().children() if child.name() == "java"]
+        broker = stack.enter_context(KafkaBroker(directory / "broker", ensure_kafka_jars()))
         services = stack.enter_context(deployed())
         tp, size_bytes, records = _shipped(services, directory / "log")
+        _produce(broker, tp.topic, records)
+        of_broker = Side("Spark's Kafka source, MiB of log per CPU second")
+
+        def spark_cpu_seconds() -> float:
+            return _own_cpu_seconds() + tree_cpu_seconds(java)
 
         def in_spark() -> float:
             return _per_cpu_second(
                 size_bytes,
                 records,
                 lambda: _count(spark, services, tp),
-                lambda: _own_cpu_seconds() + tree_cpu_seconds(java),
+                spark_cpu_seconds,
+            )
+
+        def from_broker() -> None:
+            of_broker.samples.append(
+                _per_cpu_second(
+                    size_bytes,
+                    records,
+                    lambda: _count_in_broker(spark, broker, tp.topic),
+                    spark_cpu_seconds,
+                )
             )
 
         def iterated() -> float:
@@ -63,7 +96,9 @@ def run() -> Result:
             )
 
         in_spark()  # the Java machine compiles often used code
-        return ratio(
+        from_broker()
+        of_broker.samples.clear()
+        result = ratio(
             "spark_records",
             ROUNDS,
             ("records source, MiB of log per CPU second", in_spark),
@@ -76,7 +111,34 @@ def run() -> Result:
                 "codec": "none",
                 "spark": master,
             },
+            beside=from_broker,
         )
+        figures = sorted(of_broker.samples)
+        row = (statistics.median(figures), figures[0], figures[-1])
+        print_table(of_broker.what, ("median", "least", "most"), [row])
+        result.conditions["spark_kafka_source"] = of_broker.samples
+        return result
+
+
+def _produce(broker: KafkaBroker, topic: str, records: int) -> None:
+    """Write as many records with keys and values as those of the log, in batches of its size."""
+    cluster = Cluster(broker.bootstrap_servers)
+    cluster.create(Topic(topic, 1, SEGMENT_BYTES))
+    batches: dict[str, Any] = {
+        "batch.num.messages": RECORDS_PER_BATCH,
+        "queue.buffering.max.messages": records,
+    }
+    producer = cluster.producer(**batches)
+    for offset in range(records):
+        producer.produce(topic, bytes(VALUE_BYTES), pack(">q", offset), partition=0)
+    if left := producer.flush(_WRITING_TIMEOUT_S):
+        raise RuntimeError(f"{left} records were not written in {_WRITING_TIMEOUT_S:.0f} s")
+
+
+def _count_in_broker(spark: SparkSession, broker: KafkaBroker, topic: str) -> int:
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    options = {"subscribe": topic, "minPartitions": str(CONCURRENCY)}
+    return reader.options(**options).load().count()
 
 
 def _count(spark: SparkSession, services: Deployment, tp: TopicIdPartition) -> int:
