@@ -105,7 +105,8 @@
 {{ include "sediment.egressRule" (dict "ports" (include "sediment.storePorts" .root | fromJsonArray) "to" $egress.storeTo) }}
 {{- end }}
 {{- end }}
-{{- $settings := dig "settings" dict (index .root.Values .component | default dict) }}
+{{- $values := index .root.Values .component }}
+{{- $settings := kindIs "map" $values | ternary $values dict | dig "settings" dict }}
 {{- with regexFind "[0-9]+$" (dig (printf "%s_TRACES_ENDPOINT" (upper .component)) "" $settings) }}
 {{ include "sediment.egressRule" (dict "ports" (list .) "to" list) }}
 {{- end }}

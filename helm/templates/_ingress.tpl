@@ -43,6 +43,15 @@ podSelector:
   from:
     {{- toYaml . | nindent 4 }}
 {{- end }}
+{{- else if eq .component "trial" }}
+- ports:
+    - port: postgres
+    - port: store
+  from:
+    - podSelector:
+        matchLabels:
+          app.kubernetes.io/instance: {{ .root.Release.Name }}
+          app.kubernetes.io/part-of: sediment
 {{- else if eq .component "console" }}
 {{- with $policy.consoleFrom }}
 - ports:

@@ -17,23 +17,21 @@ from tests.helm.dockerfile import ROOT
 
 KAFKA_LOG = ROOT / "tests" / "data" / "kafka-log"
 SERVICES = "Dockerfile"
-SPARK = "Dockerfile.spark"
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """A node with its control plane, and the images of pods and services."""
-    archives = [ensure_pause(), *_archives(SERVICES)]
+    """A node with its control plane, and no image but that of every pod's own container."""
+    archive = ensure_pause()
     with Cluster() as started:
-        for archive in archives:
-            started.load(archive)
+        started.load(archive)
         yield started
 
 
 @pytest.fixture(scope="session")
-def spark_image(cluster: Cluster) -> None:
-    """The image of the sweeps on Spark."""
-    for archive in _archives(SPARK):
+def services_image(cluster: Cluster) -> None:
+    """The image of the services."""
+    for archive in _archives(SERVICES):
         cluster.load(archive)
 
 
@@ -44,7 +42,7 @@ def stores(cluster: Cluster) -> Iterator[Stores]:
 
 
 @pytest.fixture(scope="session")
-def release(cluster: Cluster, stores: Stores) -> Release:
+def release(cluster: Cluster, stores: Stores, services_image: None) -> Release:
     """The release of the guide, in a namespace whose pod security standard is `restricted`."""
     directory = cluster.directory / "guide"
     directory.mkdir()

@@ -11,12 +11,14 @@ from services.local.trial import POSTGRES_PORT
 from tests.cluster.cluster import Cluster
 from tests.cluster.guide import blocks, filled_in
 from tests.cluster.stores import NAMESPACE, Stores
-from tests.harness.eventually import eventually
 from tests.helm.chart import CHART, changed
 
 RELEASE = "sediment"
 TIER = "tier"
 """The namespace of the guide."""
+
+TRIAL = "trial"
+"""The namespace of the guide's trial."""
 
 BROKERS = "kafka"
 """The namespace of the brokers, in the guide too."""
@@ -26,8 +28,6 @@ STOCK_BROKERS = "Stock brokers: RLM"
 
 RSM = f"sediment-rsm.{TIER}.svc:50051"
 RLMM = f"sediment-rlmm.{TIER}.svc:50051"
-
-_JOB_DEADLINE_MS = 600_000
 
 
 @dataclass
@@ -59,33 +59,6 @@ class Release:
         self.write_values()
         (command,) = blocks("Upgrade", "sh")
         self.shell(command)
-
-    def logs(self, job: str) -> str:
-        """Return the log of a job that has ended, well or not."""
-        return self.cluster.kubectl("--namespace", TIER, "logs", f"job/{job}")
-
-    def run_job(self, name: str, cron_job: str) -> str:
-        """Run a CronJob's job now, wait until it has completed, and return its log."""
-        create = ["create", "job", name, f"--from=cronjob/{cron_job}"]
-        self.cluster.kubectl("--namespace", TIER, *create)
-        self.wait_for(name)
-        return self.logs(name)
-
-    def wait_for(self, job: str) -> None:
-        """Wait until a job has completed.
-
-        Raises:
-            RuntimeError: it has failed; the message has its log.
-        """
-
-        def has_ended() -> bool:
-            status = self.cluster.get("--namespace", TIER, f"job/{job}")["status"]
-            conditions = {c["type"] for c in status.get("conditions", ()) if c["status"] == "True"}
-            if "Failed" in conditions:
-                raise RuntimeError(f"the job {job} has failed:\n{self.logs(job)}")
-            return "Complete" in conditions
-
-        eventually(has_ended, _JOB_DEADLINE_MS, poll_ms=500)
 
     def sediment(self, *arguments: str) -> str:
         """Run a command of the image in a pod of RLMM, and return what it prints."""

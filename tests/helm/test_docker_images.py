@@ -32,6 +32,7 @@ pytestmark = pytest.mark.helm
 DOCKERFILES = {path.name: path for path in sorted((ROOT / "docker").glob("Dockerfile*"))}
 SERVICES = DOCKERFILES["Dockerfile"]
 SPARK = DOCKERFILES["Dockerfile.spark"]
+TRIAL = DOCKERFILES["Dockerfile.trial"]
 IN_THE_IMAGE = "/opt/sediment"
 VALIDATE = """
 import sys
@@ -77,6 +78,13 @@ def test_the_spark_image_is_the_services_image_and_more() -> None:
     assert set(arguments_of(services[-1], "COPY")) < set(arguments_of(spark[-1], "COPY"))
     bases = [text.split()[0] for stage in services + spark for text in arguments_of(stage, "FROM")]
     assert len(set(bases)) == 1
+
+
+def test_the_trials_image_is_the_services_image_and_its_servers() -> None:
+    services, trial = SERVICES.read_text(), TRIAL.read_text()
+    install = arguments_of(stages(SERVICES)[0], "RUN")[-1]
+    expected = services.replace(install, f"{install} embedded")
+    assert trial.partition("\nFROM ")[2] == expected.partition("\nFROM ")[2]
 
 
 def test_the_spark_image_starts_executors_as_the_chart_does() -> None:
