@@ -32,4 +32,4 @@ def load(broker: Broker) -> Iterator[None]:
     result = json.loads(printed)
     failures = "\n".join(result["failures"])
     assert not failures, failures
-    assert result["calls"] > 100
+    assert result["calls"] > 0
