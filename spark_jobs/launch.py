@@ -234,8 +234,8 @@ def stopped_by_signals(text: str = _STOPPED) -> Iterator[None]:
         signal.signal(number, _stop)
     try:
         yield
-    except _StoppedError as e:
-        raise SweepError(text, 128 + e.number) from e
+    except KeyboardInterrupt as e:  # Also that of Spark's own handler, while a session starts.
+        raise SweepError(text, 128 + getattr(e, "number", signal.SIGINT)) from e
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

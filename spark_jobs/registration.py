@@ -3,6 +3,7 @@
 import atexit
 import shutil
 import tempfile
+from functools import cache
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -13,13 +14,21 @@ from spark_jobs.tables.source import SedimentTables
 
 
 def register(spark: SparkSession) -> None:
-    """Register both data sources in a session.
+    """Register both data sources in a session. Idempotent.
 
     Sends the package to the executors if the driver has it as a wheel.
     """
-    directory = Path(tempfile.mkdtemp(prefix="sediment-package-"))
-    # Executors that start later fetch the file from here, too.
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    ship_package(spark, directory)
+    ship_package(spark, _directory())
     for source in (SedimentTables, SedimentRecords):
         spark.dataSource.register(source)
+
+
+@cache
+def _directory() -> Path:
+    """Return the one directory of this process: Spark takes a file of one name from one path only.
+
+    It is there until the process ends, because executors that start later fetch the file, too.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="sediment-package-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory

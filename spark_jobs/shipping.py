@@ -18,5 +18,7 @@ def ship_package(spark: SparkSession, directory: Path) -> None:
     """
     archive = Path(services.__file__).parents[1]
     if archive.suffix == ".whl" and archive.is_file():
-        copied = shutil.copyfile(archive, directory / f"{archive.stem}.zip")
+        copied = directory / f"{archive.stem}.zip"
+        if not copied.exists():
+            shutil.copyfile(archive, copied)
         spark.sparkContext.addPyFile(str(copied))

@@ -1,6 +1,7 @@
 """Start Spark with the user's settings, and with defaults only for what is not set; stop it."""
 
 import os
+import re
 import shutil
 import signal
 import sys
@@ -35,6 +36,7 @@ _SMALL_HEAP = (
 """Collect garbage before the heap grows: for a JVM that runs no tasks."""
 
 _JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "PYSPARK_SUBMIT_ARGS")
+_JAVA_FILES = ("java-opts", "spark-env.sh")
 _DRIVER_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
 _NO_JAVA = "Spark needs Java 17 or newer and found none; install it or set JAVA_HOME"
 
@@ -174,7 +176,7 @@ def _environment(scratch: Path, settings: SparkSettings) -> Iterator[None]:
     count less than any property.
     """
     before = dict(os.environ)
-    master = settings.master or dict(settings.conf).get("spark.master", _ANY_LOCAL)
+    master = _master_of(settings)
     os.environ.setdefault("SPARK_DRIVER_MEMORY", DRIVER_MEMORY)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if java_options := list(_driver_java_options(master, settings)):
@@ -205,12 +207,27 @@ def _has_java_options(settings: SparkSettings) -> bool:
     """Say whether the user sets options of the driver's JVM, or of any Java."""
     if any(os.environ.get(name) for name in _JAVA_VARIABLES):
         return True
-    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
-    directory = os.environ.get("SPARK_CONF_DIR") or Path(home, "conf")
-    defaults = Path(directory, "spark-defaults.conf")
-    text = defaults.read_text(errors="replace") if defaults.is_file() else ""
-    chosen = dict(settings.conf)
+    if any(Path(_conf_directory(), name).exists() for name in _JAVA_FILES):
+        return True
+    text, chosen = _defaults(), dict(settings.conf)
     return any(name in chosen or name in text for name in _DRIVER_OPTIONS)
+
+
+def _conf_directory() -> Path:
+    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    return Path(os.environ.get("SPARK_CONF_DIR") or Path(home, "conf"))
+
+
+def _defaults() -> str:
+    """Return the user's file of properties; empty if there is none."""
+    path = _conf_directory() / "spark-defaults.conf"
+    return path.read_text(errors="replace") if path.is_file() else ""
+
+
+def _master_of(settings: SparkSettings) -> str:
+    found = re.search(r"^\s*spark\.master[\s=:]+(\S+)", _defaults(), re.MULTILINE)
+    named = settings.master or dict(settings.conf).get("spark.master")
+    return named or (found[1] if found else _ANY_LOCAL)
 
 
 def _spark_home(scratch: Path) -> Path:

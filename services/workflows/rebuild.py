@@ -248,7 +248,7 @@ class Rebuild:
         if row is None and other:
             text = (
                 f"the deployment {other} wrote the manifest: leave it to that deployment, or "
-                f"rebuild with RSM_DEPLOYMENT_ID={other} to take it over"
+                "rebuild with an RSM without RSM_DEPLOYMENT_ID to take it over"
             )
             self._note_stored(DifferenceKind.REFUSED, tp, stored, text)
             return None

@@ -352,7 +352,7 @@ def verdict_with_manifest(
     if other and verdict.problem and verdict.problem.kind is AnomalyKind.UNREFERENCED_COMPLETE:
         text = (
             f"a complete copy that the deployment {other} wrote; never deleted: leave it to that "
-            f"deployment, or rebuild with RSM_DEPLOYMENT_ID={other} to take it over"
+            "deployment, or rebuild with an RSM without RSM_DEPLOYMENT_ID to take it over"
         )
         return replace(verdict, problem=replace(verdict.problem, detail=text))
     return verdict

@@ -235,14 +235,19 @@ def test_a_copy_of_another_deployment_is_refused_by_name(
         Reconciliation(empty.rlmm, rsm, rsm.objects, check).run()
         done = run(empty, rsm, apply=True)
     details = {each.anomaly.topic_id: each.anomaly.detail for each in all_anomalies(empty.rlmm)}
-    assert "RSM_DEPLOYMENT_ID=another to take it over" in details[other.topic_id]
+    assert "the deployment another wrote" in details[other.topic_id]
+    assert "an RSM without RSM_DEPLOYMENT_ID to take it over" in details[other.topic_id]
     assert "a rebuild can take it over" in details[own.topic_id]
     assert counts(done) == {"ONLY_IN_BUCKET": 2, "REFUSED": 1}
     [refused] = [each for each in done.differences if each.kind is DifferenceKind.REFUSED]
     assert refused.topic_id == other.topic_id
-    assert "RSM_DEPLOYMENT_ID=another to take it over" in refused.detail
+    assert "the deployment another wrote the manifest" in refused.detail
     known = {each.topic_id_partition for each in all_partitions(empty.rlmm)}
     assert known == {earlier, own}
+    with managed("", ours) as rsm:
+        assert counts(run(empty, rsm, apply=True)) == {"ONLY_IN_BUCKET": 1}
+    known = {each.topic_id_partition for each in all_partitions(empty.rlmm)}
+    assert known == {earlier, own, other}
 
 
 def test_an_interrupted_rebuild_is_run_again_and_deletions_stay_frozen_meanwhile(

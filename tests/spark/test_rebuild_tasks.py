@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from services.api.errors import ThrottledError
+from services.api.ids import TopicIdPartition
 from services.api.remote_storage_manager import ObjectQuery, all_segment_objects
 from services.local.postgres import EmbeddedPostgres
 from services.rlmm.engine import create_database_engine
@@ -47,8 +48,8 @@ class InterruptedRlmm:
         return getattr(self._rlmm, name)
 
 
-def listed(services: Services) -> list[Row]:
-    """Return a row for each segment in the store, as a rebuild's tasks get them."""
+def listed(services: Services, tp: TopicIdPartition) -> list[Row]:
+    """Return a row for each segment of a partition in the store, as a rebuild's tasks get them."""
     with services.connected_objects() as objects:
         views = list(store_views(all_segment_objects(objects, ObjectQuery())))
     return [
@@ -60,13 +61,15 @@ def listed(services: Services) -> list[Row]:
             "objects": [object_row(each) for each in view.objects],
         }
         for view in views
+        if view.partition == (tp.topic_id, tp.partition)
     ]
 
 
 def test_an_import_that_is_repeated_is_counted(
     in_process: ServedTier, postgres: EmbeddedPostgres, migrated_database: str
 ) -> None:
-    in_process.fill(a_topic()[0], 3)
+    [tp] = a_topic()
+    in_process.fill(tp, 3)
     name = f"interrupted_{uuid4().hex}"
     engine = create_database_engine(postgres.create_database(name, migrated_database), PATIENT)
     rlmm = InterruptedRlmm(SqlRemoteLogMetadataManager(engine))
@@ -77,7 +80,7 @@ def test_an_import_that_is_repeated_is_counted(
 
     with served(add_to, "tieredstorage.v1.RemoteLogMetadataManager") as (_, address):
         services = Services(address, in_process.rsm_address, retry_for_s=5.0)
-        rows, plan = listed(services), RebuildPlan(uuid4().hex, apply=True)
+        rows, plan = listed(services, tp), RebuildPlan(uuid4().hex, apply=True)
 
         def task() -> Rebuilt:
             done = Rebuilt()

@@ -6,10 +6,14 @@ import pickle
 import subprocess
 import sys
 
+import pytest
+
 from services.api.ids import TopicIdPartition
 from tests.harness.tier import a_topic
 from tests.spark.made_logs import copied, plain
 from tests.spark.records_reads import ServedTier, source
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 
 SEGMENT_MIB = 128
 RECORDS_PER_BATCH = 32

@@ -15,6 +15,7 @@ def main(argv: Sequence[str]) -> None:
     rsm, rlmm, topic, result = argv
     spark = SparkSession.builder.getOrCreate()
     register(spark)
+    register(spark)  # As a cell of a notebook that is run again.
     to_rlmm = {"rlmm": rlmm, "topic": topic}
     segments = spark.read.format("sediment").options(**to_rlmm).load()
     records = spark.read.format("sediment-records").options(**to_rlmm, rsm=rsm).load()
