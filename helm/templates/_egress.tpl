@@ -21,6 +21,9 @@
 {{- /* An STS; of `aws` also the metadata service of the node. */ -}}
 {{- if ne $store.credentials "files" -}}{{- $ports = append $ports 443 -}}{{- end -}}
 {{- if eq $store.credentials "aws" -}}{{- $ports = append $ports 80 -}}{{- end -}}
+{{- range list "RSM_STS_ENDPOINT" "RSM_PUBLIC_STORE_ENDPOINT" -}}
+{{- with regexFind ":[0-9]+" (dig . "" $.Values.rsm.settings) -}}{{- $ports = append $ports (trimPrefix ":" . | int) -}}{{- end -}}
+{{- end -}}
 {{- .Values.networkPolicy.egress.storePorts | default (uniq $ports) | toJson -}}
 {{- end -}}
 
@@ -40,7 +43,9 @@
 {{- if include "sediment.hasExecutors" $ -}}{{- $ports = list 443 6443 -}}{{- end -}}
 {{- if or .sparkConf (contains ":" .workDir) -}}{{- $ports = append $ports 443 -}}{{- end -}}
 {{- range append (values .sparkConf) .workDir -}}
-{{- with regexFind "^[a-z0-9]+://[^/]+:[0-9]+" (toString .) -}}{{- $ports = append $ports (regexFind "[0-9]+$" . | int) -}}{{- end -}}
+{{- /* HDFS's nodes with the data. */ -}}
+{{- if hasPrefix "hdfs:" (toString .) -}}{{- $ports = append $ports 9866 -}}{{- end -}}
+{{- with regexFind "^([a-z0-9]+://)?[^/:]+:[0-9]+" (toString .) -}}{{- $ports = append $ports (regexFind "[0-9]+$" . | int) -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- .Values.networkPolicy.egress.sparkPorts | default (uniq $ports) | toJson -}}

@@ -4,7 +4,7 @@
 {{- define "sediment.trial" -}}
 {{- if .Values.trial -}}
 {{- $own := include "sediment.trialValues" . | fromYaml -}}
-{{- range $path := list "database.existingSecret" "objectStore.endpoint" "objectStore.existingSecret" -}}
+{{- range $path := list "database.existingSecret" "database.ownerSecret" "objectStore.endpoint" "objectStore.bucket" "objectStore.existingSecret" -}}
 {{- $keys := splitList "." $path -}}
 {{- $given := index $.Values (first $keys) (last $keys) -}}
 {{- if not (has $given (list "" (index $own (first $keys) (last $keys)))) -}}

@@ -84,7 +84,10 @@ class OpenTelemetryTracer:
         return tuple(carrier.items())
 
     def records(self, trace: object) -> bool:
-        return isinstance(trace, Context) and get_current_span(trace).is_recording()
+        return isinstance(trace, Context) and (
+            # Not is_recording(), which ends with the span: work may outlive its call.
+            get_current_span(trace).get_span_context().trace_flags.sampled
+        )
 
 
 class _Span:

@@ -214,7 +214,8 @@ def test_list_offsets_of_a_silent_part_times_out(shipped: Stack, manager: str, m
 def test_searches_of_a_silent_store_leave_slots_to_fetches(shipped: Stack) -> None:
     """However many of them there are, for as long as ListOffsets may take."""
     hang = Hang()
-    limits = RlmLimits(read=RemoteReadLimits(threads=2), list_offsets_timeout_s=GIVE_UP_S)
+    read = RemoteReadLimits(threads=2, wait_s=GIVE_UP_S / 2)
+    limits = RlmLimits(read=read, list_offsets_timeout_s=GIVE_UP_S)
     rlm = troubled(shipped, "rlmm", "list_remote_log_segments", hang, limits)
     queries = OffsetQueries((OffsetQuery(SICK, 0),), COMMITTED)
     try:

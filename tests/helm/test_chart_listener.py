@@ -60,3 +60,15 @@ def test_a_sidecar_needs_an_address_that_consumers_reach() -> None:
     patch = found.one("ConfigMap", "sediment-rlm-sidecar")["data"]["patch.yaml"]
     assert "tier.example:9192" in patch
     assert "rlm-kafka" in patch
+
+
+@pytest.mark.parametrize("port", [50051, 50054])
+def test_a_port_of_rlms_own_is_refused(port: int) -> None:
+    with pytest.raises(ChartRefusedError, match="rlm/listener/port"):
+        with_listener(FILES["full"], port=port)
+
+
+def test_the_certificate_has_the_advertised_host() -> None:
+    found = with_listener(FILES["cert-manager"], advertisedAddress="tier.example:9192")
+    names = found.one("Certificate", "sediment-rlm-tls")["spec"]["dnsNames"]
+    assert "tier.example" in names

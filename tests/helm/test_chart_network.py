@@ -107,6 +107,19 @@ def test_drivers_and_executors_reach_each_other_the_api_and_the_work_directory()
         assert reached(restricted[component]) == [*SERVED, *SPARK]
 
 
+@pytest.mark.parametrize(
+    ("place", "ports"),
+    [
+        ({"workDir": "hdfs://name-node:8020/sweeps"}, {8020, 9866, 443}),
+        ({"sparkConf": {"spark.hadoop.fs.s3a.endpoint": "minio.storage:9000"}}, {9000, 443}),
+    ],
+)
+def test_the_ports_of_a_work_directory_are_reached(place: Any, ports: set[int]) -> None:
+    found = policies(render(minimal({"sweeps": {"engine": "spark", **place}})))
+    reachable = {port for port, where in reached(found["retention-sweep"]) if where == "anywhere"}
+    assert reachable == ports
+
+
 def test_peers_and_ports_of_spark_come_from_the_values() -> None:
     egress = {"sparkTo": [{"ipBlock": {"cidr": "10.9.0.0/16"}}], "sparkPorts": [6444]}
     values = changed(FILES["executors"], {"networkPolicy": {"egress": egress}})

@@ -76,6 +76,15 @@ def test_ports_of_the_store_follow_from_its_address_and_credentials(
     assert {port for port, _ in ports(own)} == expected
 
 
+def test_the_ports_of_an_sts_and_of_the_stores_public_address_are_reached() -> None:
+    settings = {
+        "RSM_STS_ENDPOINT": "https://sts.storage.svc:8443",
+        "RSM_PUBLIC_STORE_ENDPOINT": "https://s3.example.org:9443",
+    }
+    _, own = egress(minimal(ENFORCED, {"rsm": {"settings": settings}}), "rsm")
+    assert {8443, 9443} <= {port for port, _ in ports(own)}
+
+
 def test_rlm_reaches_the_release_and_the_brokers_that_it_asks() -> None:
     rlm = {
         **FILES["full"]["rlm"],

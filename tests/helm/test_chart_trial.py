@@ -74,6 +74,8 @@ def test_without_it_nothing_of_a_trial_is_there() -> None:
     ("path", "values"),
     [
         ("database.existingSecret", {"database": {"existingSecret": "mine"}}),
+        ("database.ownerSecret", {"database": {"ownerSecret": "mine"}}),
+        ("objectStore.bucket", {"objectStore": {"bucket": "mine"}}),
         ("objectStore.endpoint", {"objectStore": {"endpoint": "mine:9000"}}),
         ("objectStore.existingSecret", {"objectStore": {"existingSecret": "mine"}}),
     ],

@@ -500,11 +500,13 @@ def test_an_amount_or_a_schedule_that_kubernetes_would_refuse_is_named(
     assert f"at '/{place}': '{value}' does not match pattern" in str(refused.value)
 
 
-@pytest.mark.parametrize("amount", ["512Mi", "1.5Gi", "1073741824", "1G"])
+@pytest.mark.parametrize("amount", ["512Mi", "1.5Gi", "1073741824", "1G", "1e9", ".5Gi", "1Ei"])
 def test_amounts_of_kubernetes_are_taken(amount: str) -> None:
     render(minimal({"rsm": {"resources": {"limits": {"memory": amount}}}}))
 
 
-@pytest.mark.parametrize("schedule", ["@hourly", "*/5 0-6 * * 1,2"])
+@pytest.mark.parametrize(
+    "schedule", ["@hourly", "@midnight", "@every 1h", "*/5 0-6 * * 1,2", "0  3 * * * "]
+)
 def test_schedules_of_cron_are_taken(schedule: str) -> None:
     render(minimal({"maintenance": {"schedule": schedule}}))

@@ -68,7 +68,8 @@ def test_only_a_recorded_call_has_spans_of_its_requests(sampled: bool) -> None:
             assert tracing.is_recorded() is sampled
             # Either way the trace continues.
             assert ids(dict(tracing.call_headers())) == ids(outside)
-    span.end({})
+        span.end({})
+        assert tracing.is_recorded() is sampled  # Work may outlive its call.
 
 
 @pytest.mark.usefixtures("tracer")

@@ -186,6 +186,8 @@ class ChunkCache:
         self._clock = clock
         self._lock = threading.Lock()
         self._of_segment: dict[RemoteLogSegmentId, list[Chunk]] = {}
+        # Also those that were evicted when their bytes, but not yet their requests, had ended.
+        self._filling: set[Chunk] = set()
         # The least recently used first.
         self._chunks: OrderedDict[Chunk, None] = OrderedDict()
         self._held_bytes = 0
@@ -268,6 +270,8 @@ class ChunkCache:
                 for chunk in list(self._of_segment.get(segment, ())):
                     chunk.is_removed = True
                     self._drop(chunk)
+            for chunk in self._filling:
+                chunk.is_removed |= chunk.segment in segments
         if self._files is not None:
             self._files.remove(segments)
 
@@ -303,6 +307,7 @@ class ChunkCache:
         chunk.used_s, chunk.is_ahead = self._clock(), is_ahead
         chunks.insert(at, chunk)
         self._chunks[chunk] = None
+        self._filling.add(chunk)
         self._count(chunk.counted_bytes)
         self._fills += 1
         self._fills_ahead += is_ahead
@@ -311,14 +316,19 @@ class ChunkCache:
         call = replace(IN_PROCESS, request_id=caller.request_id, trace=caller.trace)
 
         def fill() -> None:
-            with serving(call):
-                self._fill(segment, chunk, is_ahead)
+            try:
+                with serving(call):
+                    self._fill(segment, chunk, is_ahead)
+            finally:
+                with self._lock:
+                    self._filling.discard(chunk)
 
         try:
             _start(fill)
         except RuntimeError as e:  # No thread can be started.
             self._fills, self._fills_ahead = self._fills - 1, self._fills_ahead - is_ahead
             chunk.is_filling = False
+            self._filling.discard(chunk)
             self._drop(chunk)
             raise RetriableRemoteStorageError(f"{name}: cannot start a read: {e}") from e
         return chunk

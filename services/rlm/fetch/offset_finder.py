@@ -25,7 +25,7 @@ from services.api.offset_queries import (
 from services.api.remote_log_manager import FetchError, IsolationLevel
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.validation import INT64_MAX, require_count
-from services.common.fair_queue import FairQueue
+from services.common.fair_queue import FairQueue, Slot
 from services.records.decode import UnreadableRecordsError
 from services.rlm.fetch.kafka_errors import PARTITION_FAILURES, kafka_error
 from services.rlm.fetch.partition_view import Bounds, PartitionView
@@ -94,9 +94,12 @@ class OffsetFinder:
             return partial(self._answer, name, partial(_late, name))
         if not view.needs_tier(_offset_of(query)):
             return partial(self._answer, name, search)
+        if self._remote.late.are_too_many(name):
+            # It is not begun, and the searches of other partitions need not wait for it.
+            return partial(self._answer, name, lambda: view.result(view.begin(search)))
         try:
-            place = self._searches.acquire(timeout_s=wait.left_s)
-        except RetriableRemoteStorageError:
+            place = self._place(name, wait)
+        except ReadTimeoutError:
             return partial(self._answer, name, partial(_late, name))
         begun = view.begin(search)
         begun.add_done_callback(lambda _: place.release())
@@ -106,6 +109,13 @@ class OffsetFinder:
                 return view.result(begun)
 
         return partial(self._answer, name, found)
+
+    def _place(self, name: TopicIdPartition, wait: TierWait) -> Slot:
+        """Wait for a place among the searches; raise ReadTimeoutError if none is free in time."""
+        try:
+            return self._searches.acquire(timeout_s=wait.left_s)
+        except RetriableRemoteStorageError as e:
+            raise ReadTimeoutError(f"{name}: {e}") from e
 
     def _answer(self, name: TopicIdPartition, found: Callable[[], FoundOffset]) -> FoundOffset:
         try:
@@ -136,7 +146,9 @@ class OffsetFinder:
         try:
             if not view.needs_tier(INT64_MAX, query.leader_epoch):
                 return search()
-            with self._searches.acquire(timeout_s=wait.left_s):
+            if self._remote.late.are_too_many(name):
+                return view.in_time(search)  # As above.
+            with self._place(name, wait):
                 return view.in_time(search)
         except ReadTimeoutError as e:
             return EpochAnswer(name, FetchError.REQUEST_TIMED_OUT, str(e))

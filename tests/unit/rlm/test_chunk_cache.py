@@ -436,8 +436,9 @@ def test_bytes_that_left_memory_come_from_files_and_only_the_rest_from_the_store
     eventually(lambda: not list(tmp_path.iterdir()))
 
 
+@pytest.mark.parametrize("is_evicted", [False, True])
 def test_bytes_that_are_removed_while_they_arrive_are_kept_in_no_file(
-    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata], tmp_path: Path
+    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata], tmp_path: Path, is_evicted: bool
 ) -> None:
     """A reader that finds the last batch damaged removes the segment before the stream ends."""
     files, name = ChunkFiles(ChunkFileLimits(tmp_path, 64 * MIB)), copies[0].remote_log_segment_id
@@ -449,13 +450,18 @@ def test_bytes_that_are_removed_while_they_arrive_are_kept_in_no_file(
         require(may_end.wait(WAIT_S))
 
     logs = cast(RemoteStorageManager, HeldLogs(held))
-    cache = ChunkCache(logs, ChunkLimits(64 * MIB, 4), Clock(), files)
+    cache = ChunkCache(logs, ChunkLimits(MIB if is_evicted else 64 * MIB, 4), Clock(), files)
     chunk = cache.acquire(copies[0], 0, MIB)
     assert has_arrived.wait(WAIT_S)
+    if is_evicted:
+        cache.release(chunk)
+        cache.passed(chunk)
+        cache.release(cache.acquire(copies[1], 0, MIB))
     cache.remove([name])
     may_end.set()
     eventually(lambda: not chunk.is_filling)
-    cache.release(chunk)
+    if not is_evicted:
+        cache.release(chunk)
     # Kept, if it were, by the time that another chunk is.
     other = cache.acquire(copies[1], 0, MIB)
     kept = copies[1].remote_log_segment_id
