@@ -20,7 +20,8 @@ MONITORED = {
         "serviceMonitor": {"enabled": True},
         "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
         "dashboard": {"enabled": True},
-    }
+    },
+    "networkPolicy": {"metricsFrom": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]},
 }
 
 
