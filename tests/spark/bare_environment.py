@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -76,9 +76,14 @@ class BareEnvironment:
         )
 
 
-def make_bare_environment(directory: Path) -> BareEnvironment:
-    """Make an environment of links to what is installed here, and build the wheel."""
-    python = _environment(directory / "environment")
+def make_bare_environment(directory: Path, installed: Path | None = None) -> BareEnvironment:
+    """Make an environment of links to what is installed here, and build the wheel.
+
+    Args:
+        installed: the site-packages to link instead of this process's own, without Sediment.
+    """
+    files = _locked_files() if installed is None else _files_without_sediment(installed)
+    python = _environment(directory / "environment", files)
     # No hooks: they compile gen/ again, which other tests are reading.
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)],
@@ -92,15 +97,25 @@ def make_bare_environment(directory: Path) -> BareEnvironment:
     return BareEnvironment(python, wheel, Path(main))
 
 
-def _environment(directory: Path) -> Path:
+def _environment(directory: Path, files: Iterable[Path]) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True)
     [packages] = directory.glob("lib/python*/site-packages")
-    for entry in locked("services", "spark"):
-        for path in _top_level_files(entry.name):
-            link = packages / path.name
-            if not link.exists():
-                link.symlink_to(path)
+    for path in files:
+        link = packages / path.name
+        if not link.exists():
+            link.symlink_to(path)
     return directory / "bin" / "python"
+
+
+def _locked_files() -> Iterator[Path]:
+    """Yield what the locked packages put into site-packages of this process."""
+    for entry in locked("services", "spark"):
+        yield from _top_level_files(entry.name)
+
+
+def _files_without_sediment(packages: Path) -> Iterator[Path]:
+    """Yield what is in site-packages, but for the links to this repository."""
+    return (path for path in packages.iterdir() if "sediment" not in path.name)
 
 
 def _top_level_files(name: str) -> set[Path]:

@@ -7,24 +7,30 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from services.api.ids import TopicIdPartition
+from services.api.partitions import AnomalyKind
+from services.api.remote_log_metadata_manager import all_anomalies
 from services.local.seaweedfs import S3Endpoint, SeaweedFS
 from tests.harness.hdfs import one_node_hdfs
 from tests.harness.s3a_jars import ensure_s3a_jars
 from tests.harness.tier import HOUR_MS, Tier, a_topic
 from tests.shape import ROOT
 from tests.spark.bare_environment import BareEnvironment, make_bare_environment
+from tests.spark.buckets import Bucket
 from tests.spark.commands import TIMEOUT_S
 from tests.spark.made_logs import copied, plain
+from tests.spark.s3a_properties import s3a_properties
 from tests.spark.standalone import StandaloneCluster, standalone_cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1_500)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 SEGMENTS = 3
 BUCKET = "sweeps-work"
 PAGE = ROOT / "docs" / "sweeps.md"
+REPAIR = ROOT / "docs" / "repair.md"
 USER_PROGRAM = ROOT / "tests" / "spark" / "user_program.py"
 SMALL = ("--executor-memory", "512m")
 
@@ -62,6 +68,7 @@ def expired(tier: Tier) -> TopicIdPartition:
     return tp
 
 
+@pytest.mark.long
 def test_the_environment_has_no_sediment(environment: BareEnvironment) -> None:
     for package in ("services", "spark_jobs", "tieredstorage"):
         done = subprocess.run(
@@ -75,6 +82,7 @@ def test_the_environment_has_no_sediment(environment: BareEnvironment) -> None:
         assert f"No module named '{package}'" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("job", "master"), [("retention", "local-cluster[2,1,1024]"), ("removal", "local[1]")]
 )
@@ -92,6 +100,7 @@ def test_the_wheel_alone_is_enough_on_one_machine(
     assert tier.objects(tp.topic_id) == {}
 
 
+@pytest.mark.long
 def test_a_standalone_cluster_sweeps_from_a_directory_that_all_share(
     environment: BareEnvironment, cluster: StandaloneCluster, tier: Tier, tmp_path: Path
 ) -> None:
@@ -110,6 +119,7 @@ def test_a_standalone_cluster_sweeps_from_a_directory_that_all_share(
     assert tier.objects(tp.topic_id) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("directory", ["private", "read_only"])
 def test_a_directory_that_executors_do_not_share_is_named_before_anything_is_marked(
     environment: BareEnvironment,
@@ -136,6 +146,7 @@ def test_a_directory_that_executors_do_not_share_is_named_before_anything_is_mar
     assert swept.report == {}
 
 
+@pytest.mark.long
 def test_workers_with_separate_disks_sweep_from_a_bucket_with_keys_of_its_own(
     environment: BareEnvironment,
     cluster: StandaloneCluster,
@@ -145,7 +156,8 @@ def test_workers_with_separate_disks_sweep_from_a_bucket_with_keys_of_its_own(
 ) -> None:
     tp = expired(tier)
     properties = tmp_path / "s3a.conf"
-    properties.write_text("\n".join(f"{k} {v}" for k, v in s3a_properties(work_store).items()))
+    given = s3a_properties(work_store, BUCKET, ensure_s3a_jars())
+    properties.write_text("\n".join(f"{key} {value}" for key, value in given.items()))
     swept = environment.submit(
         tier,
         "retention",
@@ -170,20 +182,7 @@ def test_workers_with_separate_disks_sweep_from_a_bucket_with_keys_of_its_own(
     assert work_store.secret_key not in swept.stderr
 
 
-def s3a_properties(store: S3Endpoint) -> dict[str, str]:
-    """Return the properties of Spark with which a work directory lies in a store."""
-    jars = sorted(map(str, ensure_s3a_jars().iterdir()))
-    of_bucket = f"spark.hadoop.fs.s3a.bucket.{BUCKET}"
-    return {
-        "spark.jars": ",".join(jars),
-        f"{of_bucket}.endpoint": f"http://{store.endpoint}",
-        f"{of_bucket}.endpoint.region": store.region,
-        f"{of_bucket}.path.style.access": "true",
-        f"{of_bucket}.access.key": store.access_key,
-        f"{of_bucket}.secret.key": store.secret_key,
-    }
-
-
+@pytest.mark.long
 def test_workers_with_separate_disks_sweep_from_hdfs(
     environment: BareEnvironment, cluster: StandaloneCluster, tier: Tier, tmp_path: Path
 ) -> None:
@@ -205,34 +204,95 @@ def test_workers_with_separate_disks_sweep_from_hdfs(
     assert tier.objects(tp.topic_id) == {}
 
 
-def test_the_command_of_the_page_sweeps(
-    environment: BareEnvironment, cluster: StandaloneCluster, tier: Tier, tmp_path: Path
-) -> None:
-    tp = expired(tier)
-    [command] = re.findall(r"```sh\n(spark-submit .*?)```", PAGE.read_text(), re.S)
+def commands_of(page: Path) -> list[str]:
+    """Return the spark-submit commands of a page, each with its options."""
+    blocks = re.findall(r"```sh\n(spark-submit .*?)```", page.read_text(), re.S)
+    return [each for block in blocks for each in re.split(r"\n(?=spark-submit)", block.strip())]
+
+
+def as_a_user(
+    environment: BareEnvironment, cluster: StandaloneCluster, tier: Tier, cwd: Path, command: str
+) -> tuple[int, dict[str, Any], str]:
+    """Run a command of a page in a shell; return exit code, report and what was printed."""
     variables = {
         "MASTER": cluster.master,
         "WHEEL": str(environment.wheel),
         "RSM": tier.rsm_process.address,
         "RLMM": tier.rlmm_process.address,
-        "WORK_DIR": str(tmp_path / "work"),
+        "WORK_DIR": str(cwd / "work"),
         "PATH": f"{environment.spark_home}/bin:{os.environ['PATH']}",
     }
-    shutil.copy(environment.main, tmp_path)
+    shutil.copy(environment.main, cwd)
     done = subprocess.run(
-        ["bash", "-c", command.replace("--topic orders", f"--topic {tp.topic}")],
+        ["bash", "-c", command],
         env=environment.variables(variables),
-        cwd=tmp_path,
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads((tmp_path / "report.json").read_text())["outcome"] == "DONE"
+    report = cwd / "report.json"
+    found = json.loads(report.read_text()) if report.exists() else {}
+    return done.returncode, found, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("job", ["retention", pytest.param("removal", marks=pytest.mark.long)])
+def test_the_commands_of_the_page_sweep(
+    environment: BareEnvironment, cluster: StandaloneCluster, tier: Tier, tmp_path: Path, job: str
+) -> None:
+    tp = expired(tier)
+    [command] = [each for each in commands_of(PAGE) if f"main.py {job} " in each]
+    command = command.replace("--topic orders", f"--topic {tp.topic}")
+    if job == "removal":
+        tier.mark_deleted(tp)
+        command += " --grace-ms 0"
+    code, report, printed = as_a_user(environment, cluster, tier, tmp_path, command)
+    assert (code, report.get("outcome")) == (0, "DONE"), printed
+    assert report["totals"]["deleted_segments"] == SEGMENTS
     assert tier.objects(tp.topic_id) == {}
 
 
+@pytest.mark.parametrize(
+    "check",
+    [
+        "reconcile",
+        pytest.param("scrub", marks=pytest.mark.long),
+        pytest.param("rebuild", marks=pytest.mark.long),
+    ],
+)
+def test_the_commands_of_the_page_check(
+    environment: BareEnvironment,
+    cluster: StandaloneCluster,
+    tier: Tier,
+    tmp_path: Path,
+    check: str,
+) -> None:
+    [command] = [each for each in commands_of(REPAIR) if f"main.py {check} " in each]
+    [tp] = a_topic()
+    tier.fill(tp, SEGMENTS)
+    if check == "scrub":
+        # All parts: which of them has a segment is decided by its id.
+        command = command.replace("--part 3/28", f"--topic {tp.topic} --part 1/1")
+    else:
+        bucket = Bucket(tier)
+        bucket.delete(bucket.keys(tier.rows(tp)[0]))
+    if check == "reconcile":
+        command += " --grace-ms 0"
+    code, report, printed = as_a_user(environment, cluster, tier, tmp_path, command)
+    assert code == (0 if check == "scrub" else 1), printed
+    if check == "scrub":
+        assert (report["verified"], report["damaged"]) == (SEGMENTS, 0)
+    elif check == "reconcile":
+        found = [each.anomaly for each in all_anomalies(tier.rlmm)]
+        [missing] = [each.kind for each in found if each.topic_id == tp.topic_id]
+        assert missing is AnomalyKind.MISSING_OBJECTS
+    else:
+        [missing] = [d["kind"] for d in report["differences"] if d["topic"] == tp.topic]
+        assert missing == "ONLY_IN_METADATA"
+
+
+@pytest.mark.long
 def test_a_program_of_the_user_reads_both_sources_on_executors(
     environment: BareEnvironment, cluster: StandaloneCluster, tier: Tier, tmp_path: Path
 ) -> None:
@@ -250,6 +310,7 @@ def test_a_program_of_the_user_reads_both_sources_on_executors(
     assert json.loads(result.read_text()) == {"segments": 1, "offsets": [0, 1]}
 
 
+@pytest.mark.long
 def test_an_unknown_job_is_named(environment: BareEnvironment, tier: Tier, tmp_path: Path) -> None:
     swept = environment.submit(tier, "retain", ("--master", "local[1]"), cwd=tmp_path)
     assert "'retain' is not a job; the first argument must be one of retention, removal" in (
