@@ -10,6 +10,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_ran
 from services.api.errors import (
     InvalidRequestError,
     NotServedError,
+    PermissionDeniedError,
     RetriableRemoteStorageError,
     ThrottledError,
 )
@@ -77,18 +78,23 @@ class Services:
         limit_s = max(self.retry_for_s, _THROTTLED_FOR_S) if is_throttled else self.retry_for_s
         return (call.seconds_since_start or 0.0) >= limit_s
 
-    def require_reachable(self) -> None:
+    def require_reachable(self, *, may_only_read: bool = False) -> None:
         """Wait until both services accept connections, and check that each is the right one.
 
+        Args:
+            may_only_read: the job needs no role that deletes.
+
         Raises:
+            PermissionDeniedError: the caller has no role that deletes, and the job needs one.
             RetriableRemoteStorageError: one is unreachable; names it and its address.
             InvalidRequestError: another service listens at an address.
         """
         self._require_connections()
         with self.connected_rlmm() as rlmm, _answering("--rlmm", self.rlmm):
             rlmm.list_partitions(page_size=1)
-        # The cheapest call of RSM: it refuses an empty batch.
-        refused = suppress(InvalidRequestError)
+        # The cheapest call of RSM: it refuses an empty batch, and first who may not delete.
+        refusals = (InvalidRequestError, PermissionDeniedError)
+        refused = suppress(*refusals) if may_only_read else suppress(InvalidRequestError)
         with self.connected_rsm() as rsm, _answering("--rsm", self.rsm), refused:
             rsm.delete_log_segment_data_batch([])
 

@@ -63,7 +63,7 @@ def export(options: ExportOptions, say: Say) -> Report:
     given, records = records_options(options.source)
     with service_errors(), stopped_by_signals(_STOPPED), scratch_directory() as scratch:
         services = given.services("rlmm", "rsm")
-        services.require_reachable()
+        services.require_reachable(may_only_read=True)
         with connected(services) as tier:
             partitions = wanted_partitions(tier, records)
             _leases(tier, options, partitions).begin()
