@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from services.api.calls import IN_PROCESS, serving
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.offset_queries import EpochQuery, FoundOffset, OffsetQueries, OffsetQuery
@@ -19,7 +20,14 @@ from tests.harness.broker_answers import BrokerFetch
 from tests.harness.doors import DOORS, Door, opened
 from tests.harness.eventually import eventually
 from tests.harness.one_partition import GIVE_UP_S, Hang, TroubledPartition
-from tests.harness.ship_stack import EVERYTHING, Stack, fetch, lose_rolled_segments, read
+from tests.harness.ship_stack import (
+    EVERYTHING,
+    Stack,
+    fetch,
+    fetch_once,
+    lose_rolled_segments,
+    read,
+)
 from tests.harness.troubled_managers import FailingOnce
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
 
@@ -232,6 +240,50 @@ def test_searches_of_a_silent_store_leave_slots_to_fetches(shipped: Stack) -> No
                 hang.let_go()
             assert [each.result()[0].error for each in asked] == [FOUND] * 3
             assert asked_epochs.result()[0].error is FetchError.NONE
+    finally:
+        hang.let_go()
+
+
+def test_searches_of_a_partition_with_late_calls_hold_up_no_others(shipped: Stack) -> None:
+    """They are not begun, and take no place among those that are."""
+    hang = Hang()
+    limits = RlmLimits(read=RemoteReadLimits(threads=2, wait_s=0.1), list_offsets_timeout_s=5.0)
+    rlm = troubled(shipped, "rsm", "fetch_index", hang, limits)
+    sick = OffsetQueries((OffsetQuery(SICK, 0),), COMMITTED)
+    healthy = OffsetQueries((OffsetQuery(HEALTHY, 0),), COMMITTED, timeout_ms=1_000)
+    try:
+        for _ in range(2):
+            fetch_once(rlm, 5, SICK)
+        with ThreadPoolExecutor(2) as pool:
+            asked = pool.submit(rlm.list_offsets, sick)
+            asked_epochs = pool.submit(rlm.offsets_for_leader_epochs, (EpochQuery(SICK, 0),))
+
+            def is_found_meanwhile() -> bool:
+                (answer,) = rlm.list_offsets(healthy)
+                return answer.error is FOUND and not asked.done() and not asked_epochs.done()
+
+            for _ in range(3):
+                assert eventually(is_found_meanwhile)
+            assert asked.result()[0].error is FetchError.REQUEST_TIMED_OUT
+            assert asked_epochs.result()[0].error is FetchError.REQUEST_TIMED_OUT
+    finally:
+        hang.let_go()
+
+
+def test_an_epochs_end_for_which_no_turn_comes_times_out(shipped: Stack) -> None:
+    hang = Hang()
+    limits = RlmLimits(read=RemoteReadLimits(threads=2), list_offsets_timeout_s=GIVE_UP_S)
+    rlm = troubled(shipped, "rlmm", "list_remote_log_segments", hang, limits)
+    by_time = OffsetQueries((OffsetQuery(SICK, 0),), COMMITTED)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            asked = pool.submit(rlm.list_offsets, by_time)
+            eventually(lambda: rlm.remote_readers.idle_ratio < 1)
+            with serving(replace(IN_PROCESS, left_s=lambda: 0.2)):
+                (answer,) = rlm.offsets_for_leader_epochs((EpochQuery(HEALTHY, 0),))
+            assert answer.error is FetchError.REQUEST_TIMED_OUT
+            assert not asked.done()
+            hang.let_go()
     finally:
         hang.let_go()
 
