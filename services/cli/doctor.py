@@ -33,8 +33,8 @@ def doctor(
 
     Checks every service whose address is known. Settings (RSM_*, RLMM_*,
     RLM_*, CONSOLE_*) and what they name are checked if they are in the
-    environment, or if `sediment up` runs here. Writes nothing but a few test objects to the
-    bucket, and deletes them again.
+    environment, or if `sediment up` runs here. Writes nothing but a few
+    test objects to the bucket, and deletes them again.
 
     \b
     Exit codes:

@@ -133,14 +133,21 @@ def test_a_follower_retries_a_throttled_fetch(
         next(decoded(busy, NAME, 0))
 
 
-def test_records_that_are_read_while_rlmm_is_away_are_marked(
+def read_from_the_tier(
     stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
+) -> tuple[Any, BrokerRemoteLogManager]:
+    """Return an RLM of a log whose first segment is in the tier only, and its RLMM."""
     stack.ship(log_dir)
     for file in files.path.glob(f"{0:020}.*"):
         file.unlink()
     rlmm: Any = SilentRlmm(stack.rlmm)
-    rlm = stack.rlm(log_dir, rlmm=rlmm)
+    return rlmm, stack.rlm(log_dir, rlmm=rlmm)
+
+
+def test_records_that_are_read_while_rlmm_is_away_are_marked(
+    stack: Stack, log_dir: Path, files: PartitionFiles
+) -> None:
+    rlmm, rlm = read_from_the_tier(stack, log_dir, files)
     first = next(decoded(rlm, NAME, 0))
     assert (first.value, first.metadata_age_ms) == (b"zero", None)
     rlmm.is_silent = True
@@ -154,11 +161,7 @@ def test_records_that_are_read_while_rlmm_is_away_are_marked(
 def test_fetch_says_once_that_rlmm_is_away(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
-    stack.ship(log_dir)
-    for file in files.path.glob(f"{0:020}.*"):
-        file.unlink()
-    rlmm: Any = SilentRlmm(stack.rlmm)
-    rlm = stack.rlm(log_dir, rlmm=rlmm)
+    rlmm, rlm = read_from_the_tier(stack, log_dir, files)
     assert next(decoded(rlm, NAME, 0)).value == b"zero"
     rlmm.is_silent = True
     name = f"{uuid_to_text(NAME.topic_id)}:{NAME.topic}-{NAME.partition}"

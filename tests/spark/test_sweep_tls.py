@@ -21,6 +21,7 @@ from services.local.seaweedfs import S3Endpoint
 from services.local.stack import own_environment
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
+from spark_jobs.connections import Services
 from tests.harness.eventually import eventually
 from tests.harness.secured_server import Deployment, spiffe
 from tests.harness.tier import HOUR_MS, Tier, a_topic
@@ -110,6 +111,7 @@ def secured(
     deployment.grant(spiffe("tests"), *Role)
     for identity in (spiffe("sweeps"), account("jobs", "sweeps")):
         deployment.grant(identity, Role.SWEEPER)
+    deployment.grant(spiffe("exports"), Role.READER, Role.EXPORTER)
     settings = deployment.environment("RSM") | deployment.environment("RLMM")
     own = deployment.client("tests")
     with new_tier(directory, postgres, migrated_database, s3, settings, own) as tier:
@@ -185,6 +187,15 @@ def test_who_has_no_grant_sweeps_nothing_and_is_named(secured: Secured, kind: st
     assert "may not call RemoteLogMetadataManager/ListPartitions" in swept.stderr
     assert "starting Spark" not in swept.stderr
     assert len(secured.tier.rows(tp)) == SEGMENTS
+
+
+def test_an_export_starts_with_the_roles_of_its_page(secured: Secured) -> None:
+    """They let it read and keep offsets, not delete; a sweep must not start with them."""
+    exports = secured.sweeper("certificate", "exports")
+    services = Services(exports.rlmm, exports.rsm, 5.0, SecurityOptions(exports.security))
+    services.require_reachable(may_only_read=True)
+    with pytest.raises(PermissionDeniedError, match="DeleteLogSegmentDataBatch"):
+        services.require_reachable()
 
 
 def test_a_certificate_does_not_open_the_port_for_tokens(secured: Secured) -> None:
