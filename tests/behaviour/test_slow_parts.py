@@ -248,12 +248,19 @@ def test_searches_of_a_partition_with_late_calls_hold_up_no_others(shipped: Stac
     """They are not begun, and take no place among those that are."""
     hang = Hang()
     limits = RlmLimits(read=RemoteReadLimits(threads=2, wait_s=0.1), list_offsets_timeout_s=5.0)
-    rlm = troubled(shipped, "rsm", "fetch_index", hang, limits)
+    hanging: list[None] = []
+
+    def hang_and_count() -> None:
+        hanging.append(None)
+        hang()
+
+    rlm = troubled(shipped, "rsm", "fetch_index", hang_and_count, limits)
     sick = OffsetQueries((OffsetQuery(SICK, 0),), COMMITTED)
     healthy = OffsetQueries((OffsetQuery(HEALTHY, 0),), COMMITTED, timeout_ms=1_000)
     try:
-        for _ in range(2):
-            fetch_once(rlm, 5, SICK)
+        for offset in (5, 15):  # Of two segments: each has an index of its own.
+            fetch_once(rlm, offset, SICK)
+        eventually(lambda: len(hanging) == 2)
         with ThreadPoolExecutor(2) as pool:
             asked = pool.submit(rlm.list_offsets, sick)
             asked_epochs = pool.submit(rlm.offsets_for_leader_epochs, (EpochQuery(SICK, 0),))
