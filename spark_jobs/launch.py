@@ -211,12 +211,6 @@ class _StoppedError(KeyboardInterrupt):
         self.number = number
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
-    # Calls to the JVM that are cut off log at length; one line of the sweep is enough.
-    logging.disable()
-    raise _StoppedError(number)
-
-
 def _stop_later(lost: "sys.UnraisableHookArgs") -> None:
     """Send the signal again if Python dropped its exception, in a finalizer or a fork."""
     if isinstance(lost.exc_value, _StoppedError):
@@ -228,14 +222,26 @@ def _stop_later(lost: "sys.UnraisableHookArgs") -> None:
 @contextmanager
 def stopped_by_signals(text: str = _STOPPED) -> Iterator[None]:
     """Turn SIGTERM and SIGINT into SweepError with `text`. Must be entered in the main thread."""
+    received: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        # Calls to the JVM that are cut off log at length; one line of the sweep is enough.
+        logging.disable()
+        received.append(number)
+        raise _StoppedError(number)
+
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     hook_before, sys.unraisablehook = sys.unraisablehook, _stop_later
     for number in _SIGNALS:
-        signal.signal(number, _stop)
+        signal.signal(number, stop)
     try:
         yield
-    except KeyboardInterrupt as e:  # Also that of Spark's own handler, while a session starts.
-        raise SweepError(text, 128 + getattr(e, "number", signal.SIGINT)) from e
+    except (KeyboardInterrupt, Exception) as e:
+        # Spark's own handler, while a session starts, raises KeyboardInterrupt itself. And the JVM
+        # may refuse the calls that clean up after the one that the signal cut off.
+        if not received and not isinstance(e, KeyboardInterrupt):
+            raise
+        raise SweepError(text, 128 + (received or [signal.SIGINT])[0]) from e
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

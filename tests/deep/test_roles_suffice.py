@@ -7,6 +7,7 @@ of roles after the other.
 import json
 import ssl
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -56,13 +57,27 @@ COMMANDS: dict[str, tuple[Sequence[str], set[Role]]] = {
 
 @pytest.fixture(scope="module")
 def up(server_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    log_dir = tmp_path_factory.mktemp("roles") / "log"
-    link_log_dir(BUNDLED_LOG, log_dir)
-    with running_up(server_directory / "up-with-roles", "--tls", "--log-dir", log_dir) as made:
+    with running_with_roles(server_directory / "up-with-roles", tmp_path_factory) as made:
         yield made
 
 
-def test_rlm_ships_with_its_own_roles_and_is_the_actor(up: Up) -> None:
+@pytest.fixture
+def untouched(server_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """Run one to which no operator's command has written."""
+    with running_with_roles(server_directory / "up-untouched", tmp_path_factory) as made:
+        yield made
+
+
+@contextmanager
+def running_with_roles(directory: Path, paths: pytest.TempPathFactory) -> Iterator[Up]:
+    log_dir = paths.mktemp("roles") / "log"
+    link_log_dir(BUNDLED_LOG, log_dir)
+    with running_up(directory, "--tls", "--log-dir", log_dir) as made:
+        yield made
+
+
+def test_rlm_ships_with_its_own_roles_and_is_the_actor(untouched: Up) -> None:
+    up = untouched
     eventually(
         lambda: sum(each["remote_segments"] for each in up.lines("partitions")) >= SEGMENTS,
         deadline_ms=200_000,
