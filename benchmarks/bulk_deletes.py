@@ -19,6 +19,9 @@ from spark_jobs.sweep import SweepRun
 
 PARTITIONS = 20
 SEGMENTS = 10_000
+NO_PACE = {"RSM_DELETE_RATE_KEYS_PER_S": "1000000"}
+"""RSM's setting for a store without a limit; by default it sends what S3 takes for one prefix."""
+
 _KEYS_PER_REQUEST = 1000
 
 

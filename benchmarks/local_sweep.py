@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from benchmarks.bulk_deletes import PARTITIONS, SEGMENTS, multi_deleted, swept
+from benchmarks.bulk_deletes import NO_PACE, PARTITIONS, SEGMENTS, multi_deleted, swept
 from benchmarks.deployment import deployed
 from benchmarks.measure import QUICK, Result, ratio
 from benchmarks.store import STORE
@@ -17,7 +17,7 @@ ROUNDS = 1 if QUICK else 5  # a round takes more than a minute with the creation
 def run() -> Result:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sediment-bench-")))
-        services = stack.enter_context(deployed())
+        services = stack.enter_context(deployed(settings=NO_PACE))
         return ratio(
             "local_sweep",
             ROUNDS,
@@ -35,6 +35,7 @@ def run() -> Result:
                 "partitions": PARTITIONS,
                 "objects_per_segment": 3,
                 "threads": THREADS,
+                "rsm": NO_PACE,
                 "durability": services.durability(),
                 "store": STORE,
             },

@@ -4,7 +4,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.bulk_deletes import PARTITIONS, SEGMENTS, multi_deleted, swept
+from benchmarks.bulk_deletes import NO_PACE, PARTITIONS, SEGMENTS, multi_deleted, swept
 from benchmarks.deployment import deployed
 from benchmarks.measure import Result, ratio
 from benchmarks.store import STORE
@@ -23,7 +23,7 @@ def run() -> Result:
         spark = stack.enter_context(
             spark_session("spark_delete", directory, directory / "spark.log", SparkSettings(master))
         )
-        services = stack.enter_context(deployed())
+        services = stack.enter_context(deployed(settings=NO_PACE))
         return ratio(
             "spark_delete",
             ROUNDS,
@@ -43,6 +43,7 @@ def run() -> Result:
                 "partitions": PARTITIONS,
                 "objects_per_segment": 3,
                 "spark": master,
+                "rsm": NO_PACE,
                 "durability": services.durability(),
                 "store": STORE,
             },
