@@ -2,6 +2,7 @@
 
 import re
 import textwrap
+from dataclasses import dataclass
 
 from tests.helm.dockerfile import ROOT
 
@@ -36,8 +37,24 @@ def filled_in(text: str, values: dict[str, str]) -> str:
     return text
 
 
+@dataclass(frozen=True)
+class Build:
+    """A command `docker build`: the image's name, the Dockerfile and the values of its ARGs."""
+
+    name: str
+    dockerfile: str
+    arguments: dict[str, str]
+
+
+def builds(text: str) -> list[Build]:
+    """Find the commands that build images from the root of the repository."""
+    pattern = r"^docker build -f docker/(\S+)((?: --build-arg \S+=\S+)*) -t (\S+) \.$"
+    return [
+        Build(name, dockerfile, dict(re.findall(r"--build-arg (\S+)=(\S+)", options)))
+        for dockerfile, options, name in re.findall(pattern, text, flags=re.MULTILINE)
+    ]
+
+
 def images() -> dict[str, str]:
     """Return the Dockerfile of each image that the reader builds, by the image's name."""
-    text = "\n".join(blocks("Before", "sh"))
-    found = re.findall(r"^docker build -f docker/(\S+) -t (\S+) \.$", text, flags=re.MULTILINE)
-    return {name: dockerfile for dockerfile, name in found}
+    return {build.name: build.dockerfile for build in builds("\n".join(blocks("Before", "sh")))}

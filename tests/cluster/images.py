@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,17 +42,22 @@ _ALONE = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fo
 _ALONE += ["--kill-child", "--mount-proc"]
 
 
-def ensure_image(dockerfile: Path, name: str) -> Path:
+def ensure_image(dockerfile: Path, name: str, arguments: Mapping[str, str] | None = None) -> Path:
     """Return an archive of the image that `dockerfile` builds from the work tree.
+
+    Args:
+        arguments: values of its ARGs.
 
     Raises:
         ClusterUnavailableError: the image is not in the cache, and cannot be built.
     """
-    with _archive(name, _content(dockerfile)) as (archive, work):
+    given = [f"--build-arg={key}={value}" for key, value in (arguments or {}).items()]
+    content = [*_content(dockerfile), *(option.encode() for option in given)]
+    with _archive(name, content) as (archive, work):
         if work is not None:
             for base in sorted(_bases(dockerfile)):
                 _build_base(work, base)
-            _build(work, dockerfile, ROOT, name)
+            _build(work, dockerfile, ROOT, name, *given)
             _push(work, name, archive)
     return archive
 
@@ -177,8 +182,8 @@ def _java_home(version: str) -> Path:
     return homes[0].resolve()
 
 
-def _build(work: Path, file: Path, context: Path, name: str) -> None:
-    options = ["--isolation", "chroot", "--network", "host", "--quiet"]
+def _build(work: Path, file: Path, context: Path, name: str, *given: str) -> None:
+    options = [*given, "--isolation", "chroot", "--network", "host", "--quiet"]
     _buildah(work, "build", *options, "--file", str(file), "--tag", name, str(context))
 
 

@@ -1,11 +1,9 @@
 """A trial brings all it needs, also in a namespace whose pod security standard is `restricted`."""
 
-import re
-
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.guide import blocks
+from tests.cluster.guide import blocks, builds
 from tests.cluster.images import ensure_image
 from tests.cluster.release import TRIAL, Release
 from tests.helm.chart import CHART
@@ -22,13 +20,12 @@ def commands() -> list[str]:
 
 @pytest.fixture(scope="module")
 def trial(cluster: Cluster, commands: list[str]) -> Release:
-    build, load, install, _ = commands
-    found = re.fullmatch(r"docker build -f docker/(\S+) -t (\S+) \.", build)
-    assert found is not None
-    dockerfile, name = found.groups()
-    assert load.endswith(f" {name}")
+    _, load, install, _ = commands
+    (build,) = builds(commands[0])
+    assert load.endswith(f" {build.name}")
     # A name without a registry is one of Docker Hub.
-    cluster.load(ensure_image(ROOT / "docker" / dockerfile, f"docker.io/library/{name}"))
+    name = f"docker.io/library/{build.name}"
+    cluster.load(ensure_image(ROOT / "docker" / build.dockerfile, name, build.arguments))
     directory = cluster.directory / "trial"
     directory.mkdir()
     (directory / "helm").symlink_to(CHART)

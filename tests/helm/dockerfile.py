@@ -1,5 +1,6 @@
 """As much of a Dockerfile as ours use."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,18 +15,28 @@ class Instruction:
     arguments: str
 
 
-def instructions(path: Path) -> list[Instruction]:
-    """In their order; continued lines are one, comments are none."""
+def instructions(path: Path, build_arguments: Mapping[str, str] | None = None) -> list[Instruction]:
+    """In their order; continued lines are one, comments are none, `$NAME` is an ARG's value."""
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ").splitlines()
     parts = [line.split(maxsplit=1) for line in joined if line.strip()]
-    return [Instruction(name, " ".join(arguments.split())) for name, arguments in parts]
+    values: dict[str, str] = {}
+    found = []
+    for name, text in parts:
+        if name == "ARG":
+            argument, _, default = text.partition("=")
+            values[argument] = (build_arguments or {}).get(argument, default.strip('"'))
+            continue
+        for argument, value in values.items():
+            text = text.replace(f"${argument}", value)
+        found.append(Instruction(name, " ".join(text.split())))
+    return found
 
 
-def stages(path: Path) -> list[list[Instruction]]:
+def stages(path: Path, build_arguments: Mapping[str, str] | None = None) -> list[list[Instruction]]:
     """The instructions after each FROM."""
     found: list[list[Instruction]] = []
-    for instruction in instructions(path):
+    for instruction in instructions(path, build_arguments):
         if instruction.name == "FROM":
             found.append([])
         found[-1].append(instruction)

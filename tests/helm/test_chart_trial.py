@@ -41,6 +41,18 @@ def test_the_services_use_the_servers_of_the_trial(rendered: Rendered) -> None:
     assert len({secret["data"][key] for key in keys}) == 3
 
 
+def test_passwords_are_new_each_time_unless_there_is_a_seed() -> None:
+    """Render as `helm template` does, which sees no secret of the cluster."""
+
+    def passwords(seed: str) -> dict[str, str]:
+        made: dict[str, str] = render({**TRIAL, "trialSeed": seed}).one("Secret", NAME)["data"]
+        return made
+
+    assert passwords("") != passwords("")
+    assert passwords("mine") == passwords("mine") != passwords("other")
+    assert len(set(passwords("mine").values())) == 3
+
+
 def test_the_service_leads_to_the_ports_of_the_pod(rendered: Rendered) -> None:
     (container,) = pod_spec(rendered.one("Deployment", NAME))["containers"]
     listening = {entry["name"]: entry["containerPort"] for entry in container["ports"]}

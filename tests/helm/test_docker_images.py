@@ -16,6 +16,7 @@ import yaml
 from services.local.stack import PROCESS_VARIABLES
 from supply_chain.bill_of_materials import canonical, licence_of
 from supply_chain.requirements import locked
+from tests.cluster.guide import blocks, builds
 from tests.helm.chart import minimal, pod_spec, render, values_files
 from tests.helm.dockerfile import (
     ROOT,
@@ -32,7 +33,6 @@ pytestmark = pytest.mark.helm
 DOCKERFILES = {path.name: path for path in sorted((ROOT / "docker").glob("Dockerfile*"))}
 SERVICES = DOCKERFILES["Dockerfile"]
 SPARK = DOCKERFILES["Dockerfile.spark"]
-TRIAL = DOCKERFILES["Dockerfile.trial"]
 IN_THE_IMAGE = "/opt/sediment"
 VALIDATE = """
 import sys
@@ -80,11 +80,11 @@ def test_the_spark_image_is_the_services_image_and_more() -> None:
     assert len(set(bases)) == 1
 
 
-def test_the_trials_image_is_the_services_image_and_its_servers() -> None:
-    services, trial = SERVICES.read_text(), TRIAL.read_text()
+def test_the_guide_builds_the_trials_image_with_the_servers_of_a_trial() -> None:
+    (build,) = builds(blocks("To try it", "sh")[0])
+    assert build.dockerfile == SERVICES.name
     install = arguments_of(stages(SERVICES)[0], "RUN")[-1]
-    expected = services.replace(install, f"{install} embedded")
-    assert trial.partition("\nFROM ")[2] == expected.partition("\nFROM ")[2]
+    assert arguments_of(stages(SERVICES, build.arguments)[0], "RUN")[-1] == f"{install} embedded"
 
 
 def test_the_spark_image_starts_executors_as_the_chart_does() -> None:
