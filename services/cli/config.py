@@ -97,8 +97,28 @@ def _unquoted(value: str) -> str:
 
 
 def services_of(variables: Iterable[str]) -> list[str]:
-    """Return the services of which there are settings: RSM, RLMM, RLM, CONSOLE."""
+    """Return the services whose variables a file of settings has: RSM, RLMM, RLM, CONSOLE."""
     return [s for s in CLASSES if any(name.startswith(f"{s}_") for name in variables)]
+
+
+def configured_services(variables: Iterable[str]) -> list[str]:
+    """Return the services that variables of this environment configure.
+
+    Other programs too have variables that begin with CONSOLE_, and a CONSOLE_LOG_LEVEL.
+    """
+    names = {name.upper() for name in variables}
+    return [
+        service
+        for service, settings in CLASSES.items()
+        if names & {*settings.variables(), *settings.renamed} - {f"{service}_LOG_LEVEL"}
+    ]
+
+
+def similar_setting(name: str) -> str | None:
+    """Return the setting whose name a variable's resembles; None if there is none."""
+    known = [name for each in CLASSES.values() for name in each.variables()]
+    similar = get_close_matches(name.upper(), known, 1, _SIMILAR)
+    return similar[0] if similar else None
 
 
 def _problems(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -112,8 +132,7 @@ def _problems(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         except SystemExit as e:
             for line in str(e).splitlines():
                 yield service, line
-    known = [name for each in CLASSES.values() for name in each.variables()]
     for name in variables:
-        similar = get_close_matches(name.upper(), known, 1, _SIMILAR)
-        if similar and not name.startswith(_PREFIXES):
-            yield "", f"{name} is no setting; did you mean {similar[0]}?"
+        similar = None if name.startswith(_PREFIXES) else similar_setting(name)
+        if similar:
+            yield "", f"{name} is no setting; did you mean {similar}?"

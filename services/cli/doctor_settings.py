@@ -1,7 +1,7 @@
 """Check the settings in the environment, and the bucket, database, files and brokers they name."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import uuid_to_text
-from services.cli.config import CLASSES, services_of
+from services.cli.config import CLASSES, configured_services, similar_setting
 from services.cli.doctor_findings import Check, Finding, Level
 from services.cli.doctor_services import file_finding
 from services.cli.output import time_text
@@ -57,7 +57,7 @@ class Environment:
         Raises:
             DataDirectoryError: the data directory cannot be used.
         """
-        services = tuple(services_of(os.environ))
+        services = tuple(configured_services(os.environ))
         return cls(services, None if services else running_stack(data_dir))
 
 
@@ -69,14 +69,14 @@ def environment_checks(environment: Environment) -> dict[str, Check]:
         return {"database": database, "bucket": partial(_check_stacks_bucket, environment.stack)}
     if not environment.services:
         text = (
-            "no RSM_*, RLMM_*, RLM_* or CONSOLE_* variables here: neither settings, bucket nor "
+            "no settings (RSM_*, RLMM_*, RLM_*, CONSOLE_*) here: neither settings, bucket nor "
             "database "
         )
         hint = "run `sediment doctor` where the services run, or `sediment config check FILE`"
         skipped = Finding("settings", Level.SKIP, f"{text}are checked", hint)
-        return {"settings": lambda: iter([skipped])}
+        return {"settings": lambda: iter([*_mistyped_settings(()), skipped])}
     checks: dict[str, Check] = {}
-    problems: list[Finding] = []
+    problems = [*_mistyped_settings(environment.services)]
     for service in environment.services:
         try:
             settings = CLASSES[service].from_environment()
@@ -86,6 +86,18 @@ def environment_checks(environment: Environment) -> dict[str, Check]:
         problems.append(Finding("settings", Level.OK, f"{service}_*: valid"))
         checks |= _checks_of(settings)
     return {"settings": lambda: iter(problems), **checks}
+
+
+def _mistyped_settings(services: Collection[str]) -> Iterator[Finding]:
+    """Name what looks like a setting of a service that nothing else here configures."""
+    for service, settings in CLASSES.items():
+        if service in services:
+            continue
+        for name in os.environ:
+            similar = similar_setting(name) if name.upper().startswith(f"{service}_") else None
+            if similar and name.upper() not in settings.variables():
+                text = f"unknown setting: {name} (did you mean {similar}?)"
+                yield Finding("settings", Level.WARN, text, "see docs/config.md")
 
 
 def _bad_setting(problem: str) -> Finding:

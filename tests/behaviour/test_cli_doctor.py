@@ -83,6 +83,8 @@ def test_settings_database_and_bucket_are_checked_where_the_services_run(
         RSM_BACKEND="filesystem",
         RSM_DIRECTORY=str(tmp_path),
         RSM_DEPLOYMENT_ID="ours",
+        CONSOLE_RLMM_ADDRESS=AWAY,
+        CONSOLE_PLAINTEX="true",
         RLM_RSM_ADRESS=AWAY,
     )
     assert code == 2
@@ -94,7 +96,20 @@ def test_settings_database_and_bucket_are_checked_where_the_services_run(
     assert (level, "'theirs'" in text) == ("FAIL", True)
     assert ("OK", "RSM_*: valid") in of("settings", found)
     [unknown] = [text for level, text in of("settings", found) if level == "FAIL"]
-    assert "RLM_RSM_ADRESS" in unknown
+    assert "CONSOLE_PLAINTEX (did you mean CONSOLE_PLAINTEXT?)" in unknown
+    typo = "unknown setting: RLM_RSM_ADRESS (did you mean RLM_RSM_ADDRESS?)"
+    assert ("WARN", typo) in of("settings", found)
+
+
+def test_variables_of_other_programs_are_not_judged(rlmm: RlmmProcess) -> None:
+    theirs = {"CONSOLE_LOG_LEVEL": "verbose", "CONSOLE_COLOR": "always", "RSM_HOME": "/opt"}
+    code, found = diagnosis("doctor", "--rlmm", rlmm.address, **theirs)
+    [(level, text)] = of("settings", found)
+    assert (code, level, text[:11]) == (0, "SKIP", "no settings")
+    typed = {**theirs, "CONSOLE_RLMM_ADRESS": AWAY}
+    code, found = diagnosis("doctor", "--rlmm", rlmm.address, **typed)
+    typo = "unknown setting: CONSOLE_RLMM_ADRESS (did you mean CONSOLE_RLMM_ADDRESS?)"
+    assert (code, of("settings", found)[0]) == (1, ("WARN", typo))
 
 
 def test_a_frozen_database_and_what_settings_leave_open_are_warnings(
