@@ -55,6 +55,15 @@ class Loop:
         self.failures: list[str] = []
 
     def run(self) -> None:
+        """Call until the end; whatever ends it before is a failure, and holds up no other."""
+        try:
+            self._call_until_ended()
+        except Exception as e:  # noqa: BLE001 - else it would end unseen, in a thread
+            self.failures.append(f"client ended: {e!r}")
+        finally:
+            self.has_begun.set()
+
+    def _call_until_ended(self) -> None:
         rsm, rlmm = os.environ["SEDIMENT_RSM"], os.environ["SEDIMENT_RLMM"]
         security = SecurityOptions.from_environment(os.environ)
         with (
@@ -63,7 +72,10 @@ class Loop:
         ):
             store = RemoteStorageManagerClient(rsm_channel, rsm)
             metadata = RemoteLogMetadataManagerClient(rlmm_channel, rlmm)
-            for segment in cycle(list(_segments(metadata))):
+            segments = list(_segments(metadata))
+            if not segments:
+                raise LookupError("RLMM has no finished segment")
+            for segment in cycle(segments):
                 self._fetch(store, segment)
                 self._look_up(metadata, segment)
                 self.has_begun.set()
