@@ -23,6 +23,7 @@ from services.rlm.fetch.partition_view import (
     UnknownLeaderEpochError,
 )
 from services.rlm.fetch.purgatory import UNFOLLOWED_S, FetchPurgatory
+from services.rlm.fetch.read_ahead import ReadTimeoutError
 from services.rlm.fetch.segment_reader import RemoteSegmentReader
 from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 from services.rlm.metrics import AUX_STATE_ERRORS, AUX_STATE_REQUESTS, TopicCounts
@@ -68,6 +69,8 @@ class AuxStateBuilder:
             seen = self._change_of(view)
             try:
                 return self._read(view, query)
+            except ReadTimeoutError as e:  # No slot for reads was free in time.
+                raise RetriableRemoteStorageError(str(e)) from e
             except _NotThereYetError as e:
                 if not self.purgatory.wait_for_change(
                     lambda: self._change_of(view), seen, until_s - self.clock()

@@ -10,6 +10,7 @@ import pytest
 
 from services.api.errors import RetriableRemoteStorageError, every_error_class
 from services.api.remote_log_manager import FetchError, FetchPartition, FetchRequest
+from services.api.replicas import AuxStateQuery
 from services.client.records import decoded
 from services.common.fair_queue import QuotaLimit
 from services.rlm.fetch.segment_reader import RemoteReadLimits
@@ -22,6 +23,7 @@ from tests.harness.ship_stack import (
     Stack,
     bytes_of,
     fetch,
+    fetch_once,
     lose_rolled_segments,
     read,
 )
@@ -72,6 +74,37 @@ def test_reads_beyond_the_queue_are_refused_at_once(stack: Stack, log_dir: Path)
         assert part.throttle_time_ms == 1000
         assert "the queue is full" in part.error_message
         assert isinstance(stuck.result(timeout=30.0), bytes)
+
+
+def test_a_read_without_a_slot_in_time_is_empty_whatever_it_did_before(
+    stack: Stack, log_dir: Path
+) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    hanging = Semaphore(0)
+    rsm = Hanging(stack.rsm, "fetch_index", hanging)
+    limits = RlmLimits(read=RemoteReadLimits(threads=1, wait_s=1.0))
+    rlm = stack.rlm(log_dir, rsm=rsm, limits=limits)
+    slots = rlm.remote_readers
+    with ThreadPoolExecutor(2) as pool:
+        late = pool.submit(fetch_once, rlm, 15)
+        try:
+            assert hanging.acquire(timeout=30.0)
+            # Next in line: the read gets its index, and then no slot to read records.
+            following = pool.submit(slots.acquire)
+            eventually(lambda: slots.waiting == 1)
+        finally:
+            rsm.let_go()
+        with following.result(timeout=60.0):
+            (found,) = late.result(timeout=60.0)
+            (at_once,) = fetch_once(rlm, 15)
+            for part in (found, at_once):
+                assert (part.error, part.error_message) == (FetchError.NONE, "")
+                assert (part.record_batches, part.throttle_time_ms) == (b"", 1)
+            with pytest.raises(RetriableRemoteStorageError, match="no turn within 1 s"):
+                rlm.build_remote_log_aux_state(AuxStateQuery(NAME, 20))
+    assert isinstance(read(rlm, 15), bytes)
 
 
 def test_a_throttled_reader_of_records_waits_and_gets_all(stack: Stack, log_dir: Path) -> None:

@@ -226,7 +226,7 @@ class _Search:
         if lineage is None or lineage.epoch_for_offset(offset) is None:
             try:
                 lineage = self._view.lineage()
-            except RemoteStorageError:
+            except (RemoteStorageError, ReadTimeoutError):
                 # The offset is known without the tier's leader epochs.
                 return FoundOffset(self._name, offset=offset)
         epoch = lineage.epoch_for_offset(offset)

@@ -25,7 +25,7 @@ from services.rlm.tier_state import Tier
 T = TypeVar("T")
 
 _ROUNDING_S = 0.005
-"""A wait for a slot or for another read may end so much before the time is over."""
+"""A wait for another read may end so much before the time is over."""
 
 
 class OffsetOutOfRangeError(Exception):
@@ -133,7 +133,7 @@ class PartitionView:
         A request that needed a second slot while it holds one could wait for itself.
 
         Raises:
-            RetriableRemoteStorageError: if no slot became free in time.
+            ThrottledError, ReadTimeoutError: if no slot is free, or became free in time.
         """
         if self._slot is not None or not self._needs_slot:
             yield
@@ -157,7 +157,7 @@ class PartitionView:
         """Hold no slot in the block, in which a client takes what was read, however slowly.
 
         Raises:
-            ThrottledError, RetriableRemoteStorageError: if no slot is free afterwards.
+            ThrottledError, ReadTimeoutError: if no slot is free afterwards.
         """
         had_slot = self._slot is not None
         self._release_slot()
@@ -212,7 +212,7 @@ class PartitionView:
         except RetriableRemoteStorageError as e:
             if self.wait.left_s > _ROUNDING_S:
                 raise
-            raise ReadTimeoutError(str(e)) from e  # It waited for another read, or for a slot.
+            raise ReadTimeoutError(str(e)) from e  # It waited for another read.
         except (NotDoneError, CancelledError):
             if not begun.cancel():
                 self.remote.late.add(self.partition.topic_id_partition, begun)

@@ -8,7 +8,11 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.api.errors import RemoteResourceNotFoundError, RemoteStorageError
+from services.api.errors import (
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
 from services.api.ids import TopicIdPartition
 from services.api.lineage import EpochRanges, Lineage
 from services.api.remote_log_manager import RecordSource
@@ -36,6 +40,7 @@ from services.rlm.fetch.chunk_cache import Chunk, ChunkCache
 from services.rlm.fetch.index_cache import RemoteIndexCache
 from services.rlm.fetch.read_ahead import (
     NextSegment,
+    ReadTimeoutError,
     SegmentWindow,
     SequentialRead,
     SequentialReads,
@@ -392,9 +397,12 @@ class RemoteSegmentReader:
 
         Raises:
             ThrottledError: if too many reads wait already.
-            RetriableRemoteStorageError: if no slot became free in time.
+            ReadTimeoutError: if no slot became free in time.
         """
-        return self.queue.acquire(timeout_s=self.wait_s if wait is None else wait.left_s)
+        try:
+            return self.queue.acquire(timeout_s=self.wait_s if wait is None else wait.left_s)
+        except RetriableRemoteStorageError as e:
+            raise ReadTimeoutError(str(e)) from e
 
 
 def _size_of(segment: RemoteLogSegmentMetadata) -> int:
