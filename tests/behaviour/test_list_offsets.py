@@ -28,7 +28,7 @@ from services.rlm.kafka_log.partition_dir import list_segments, read_lineage
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.harness.committed_reads import batches_in
 from tests.harness.databases import Databases
-from tests.harness.one_partition import GIVE_UP_S, TroubledPartition
+from tests.harness.one_partition import GIVE_UP_S, Hang, TroubledPartition
 from tests.harness.ship_stack import BUNDLED, Stack, bundled_name, bytes_of, running_stack
 from tests.harness.troubled_managers import FailingRlmm
 from tests.unit.rlm.kafka_bytes import NAME, high_watermarks, three_segments
@@ -188,6 +188,37 @@ def test_what_is_not_found_in_time_is_named(stack: Stack, log_dir: Path) -> None
     rlm = stack.rlm(log_dir, limits=RlmLimits(list_offsets_timeout_s=0.0))
     (answer,) = rlm.list_offsets(OffsetQueries((OffsetQuery(NAME, SpecialTime.LATEST),)))
     assert answer.error is FetchError.REQUEST_TIMED_OUT
+
+
+def test_a_query_that_needs_no_tier_does_not_wait_for_the_others(
+    stack: Stack, log_dir: Path
+) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    other = TopicIdPartition(NAME.topic_id, NAME.topic, 1)
+    hang = Hang()
+    names = frozenset({"list_remote_log_segments", "partition_state"})
+    rlmm: Any = TroubledPartition(stack.rlmm, other, names, hang)
+    limits = RlmLimits(read=RemoteReadLimits(threads=1))
+    rlm = stack.rlm(log_dir, rlmm=rlmm, limits=limits)
+    queries = OffsetQueries(
+        (
+            OffsetQuery(other, SpecialTime.EARLIEST),
+            OffsetQuery(NAME, SpecialTime.LATEST),
+            OffsetQuery(other, SpecialTime.EARLIEST),
+            OffsetQuery(NAME, SpecialTime.EARLIEST_LOCAL),
+        ),
+        timeout_ms=3000,
+    )
+    try:
+        late, end, later, start = rlm.list_offsets(queries)
+    finally:
+        hang.let_go()
+    assert (end.error, end.offset) == (FetchError.NONE, 25)
+    assert (start.error, start.offset) == (FetchError.NONE, 0)
+    assert {late.error, later.error} == {FetchError.REQUEST_TIMED_OUT}
+    names_of_answers = [answer.topic_id_partition for answer in (late, end, later, start)]
+    assert names_of_answers == [query.topic_id_partition for query in queries.queries]
 
 
 def test_partitions_are_searched_in_parallel(shipped: tuple[Stack, Path]) -> None:

@@ -68,15 +68,32 @@ class OffsetFinder:
         self._searches = FairQueue(f"concurrent searches of the tier (limit {at_once})", at_once)
 
     def list_offsets(self, queries: OffsetQueries) -> list[FoundOffset]:
-        """Answer as OffsetService.list_offsets."""
+        """Answer as OffsetService.list_offsets.
+
+        Queries that need no tier are answered first: those that do may use up the time.
+        """
         wait = self._wait(queries.timeout_ms / 1000 or self._timeout_s)
-        begun: deque[Callable[[], FoundOffset]] = deque()
-        answers: list[FoundOffset] = []
-        for query in queries.queries:
+        answers: dict[int, FoundOffset] = {}
+        of_tier: list[tuple[int, PartitionView, Callable[[], FoundOffset]]] = []
+        for at, query in enumerate(queries.queries):
+            name = query.topic_id_partition
+            view = PartitionView(self._partition_of(name), self._remote, wait=wait)
+            search = partial(_Search(view, self._rlmm, queries.isolation_level).answer, query)
+            if wait.left_s <= 0:
+                answers[at] = self._answer(name, partial(_late, name))
+            elif view.needs_tier(_offset_of(query)):
+                of_tier.append((at, view, search))
+            else:
+                answers[at] = self._answer(name, search)
+        begun: deque[tuple[int, Callable[[], FoundOffset]]] = deque()
+        for at, view, search in of_tier:
             if len(begun) == self._searches.capacity:
-                answers.append(begun.popleft()())
-            begun.append(self._begin(query, queries.isolation_level, wait))
-        return answers + [answer() for answer in begun]
+                first, answer = begun.popleft()
+                answers[first] = answer()
+            begun.append((at, self._begin(view, search, wait)))
+        for at, answer in begun:
+            answers[at] = answer()
+        return [answers[at] for at in range(len(queries.queries))]
 
     def _wait(self, asked_s: float) -> TierWait:
         """Return the time of one request; refused calls are repeated as long as for a fetch."""
@@ -84,16 +101,12 @@ class OffsetFinder:
         return TierWait(timeout_s, is_shared=True, retry_s=self._remote.wait_s)
 
     def _begin(
-        self, query: OffsetQuery, isolation: IsolationLevel, wait: TierWait
+        self, view: PartitionView, search: Callable[[], FoundOffset], wait: TierWait
     ) -> Callable[[], FoundOffset]:
         """Begin the search of a query that needs the tier; return what waits for the answer."""
-        name = query.topic_id_partition
-        view = PartitionView(self._partition_of(name), self._remote, wait=wait)
-        search = partial(_Search(view, self._rlmm, isolation).answer, query)
+        name = view.partition.topic_id_partition
         if wait.left_s <= 0:
             return partial(self._answer, name, partial(_late, name))
-        if not view.needs_tier(_offset_of(query)):
-            return partial(self._answer, name, search)
         if self._remote.late.are_too_many(name):
             # It is not begun, and the searches of other partitions need not wait for it.
             return partial(self._answer, name, lambda: view.result(view.begin(search)))
