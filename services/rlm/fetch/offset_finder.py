@@ -78,7 +78,8 @@ class OffsetFinder:
         for at, query in enumerate(queries.queries):
             name = query.topic_id_partition
             view = PartitionView(self._partition_of(name), self._remote, wait=wait)
-            search = partial(_Search(view, self._rlmm, queries.isolation_level).answer, query)
+            finder = _Search(view, self._rlmm, queries.isolation_level)
+            search: Callable[[], FoundOffset] = partial(finder.answer, query)
             if wait.left_s <= 0:
                 answers[at] = self._answer(name, partial(_late, name))
             elif view.needs_tier(_offset_of(query)):
