@@ -36,19 +36,31 @@
 {{- .Values.networkPolicy.egress.brokerPorts | default (uniq $ports) | toJson -}}
 {{- end -}}
 
-{{- /* Of Spark's driver and executors, as JSON: the cluster's API, and what URLs in the values name. */ -}}
+{{- /* Of sweeps' drivers and executors, as JSON: the cluster's API, and what URLs in the values name. */ -}}
+{{- define "sediment.sweepPorts" -}}
+{{- $own := dict "root" . "sparkConf" .Values.sweeps.sparkConf "path" .Values.sweeps.workDir -}}
+{{- include "sediment.sparkPorts" (merge (dict "ports" (ternary (list 443 6443) list (include "sediment.hasExecutors" . | eq "true"))) $own) -}}
+{{- end -}}
+
+{{- /* Of a check on Spark, as JSON. Call with (dict "root" $ "component" "reconcile"). */ -}}
+{{- define "sediment.checkPorts" -}}
+{{- $checks := .root.Values.checks -}}
+{{- $inventory := ternary $checks.reconcile.inventory "" (eq .component "reconcile") -}}
+{{- include "sediment.sparkPorts" (dict "root" .root "ports" list "sparkConf" $checks.sparkConf "path" $inventory) -}}
+{{- end -}}
+
+{{- /* As JSON: "ports" and those of URLs in Spark's properties and in a path. */ -}}
 {{- define "sediment.sparkPorts" -}}
-{{- $ports := list -}}
-{{- with .Values.sweeps -}}
-{{- if include "sediment.hasExecutors" $ -}}{{- $ports = list 443 6443 -}}{{- end -}}
-{{- if or .sparkConf (contains ":" .workDir) -}}{{- $ports = append $ports 443 -}}{{- end -}}
-{{- range append (values .sparkConf) .workDir -}}
+{{- $ports := .ports -}}
+{{- with . -}}
+{{- if or .sparkConf (contains ":" .path) -}}{{- $ports = append $ports 443 -}}{{- end -}}
+{{- range append (values .sparkConf) .path -}}
 {{- /* HDFS's nodes with the data. */ -}}
 {{- if hasPrefix "hdfs:" (toString .) -}}{{- $ports = append $ports 9866 -}}{{- end -}}
 {{- with regexFind "^([a-z0-9]+://)?[^/:]+:[0-9]+" (toString .) -}}{{- $ports = append $ports (regexFind "[0-9]+$" . | int) -}}{{- end -}}
 {{- end -}}
 {{- end -}}
-{{- .Values.networkPolicy.egress.sparkPorts | default (uniq $ports) | toJson -}}
+{{- .root.Values.networkPolicy.egress.sparkPorts | default (uniq $ports) | toJson -}}
 {{- end -}}
 
 {{- /* To the services of this release. Call with (dict "root" $ "component" "rlm"). */ -}}
@@ -89,7 +101,12 @@
 {{- if include "sediment.hasExecutors" .root }}
 {{ include "sediment.egressRule" (dict "ports" (list 7078 7079) "to" (list (include "sediment.sparkPeer" .root | fromYaml))) }}
 {{- end }}
-{{- with include "sediment.sparkPorts" .root | fromJsonArray }}
+{{- with include "sediment.sweepPorts" .root | fromJsonArray }}
+{{ include "sediment.egressRule" (dict "ports" . "to" $egress.sparkTo) }}
+{{- end }}
+{{- end }}
+{{- if and (has .component (list "reconcile" "scrub")) (eq .root.Values.checks.engine "spark") }}
+{{- with include "sediment.checkPorts" . | fromJsonArray }}
 {{ include "sediment.egressRule" (dict "ports" . "to" $egress.sparkTo) }}
 {{- end }}
 {{- end }}

@@ -106,15 +106,15 @@
 {{- end }}
 {{- end -}}
 
-{{- /* Files of a driver, as JSON: a list of maps with a name, a mountPath and a source. Call with a pod's context. */ -}}
+{{- /* Files of a driver, of sweeps and of checks, as JSON: a list of maps with a name, a mountPath and a source. Call with a pod's context. */ -}}
 {{- define "sediment.driverFiles" -}}
 {{- $files := list -}}
 {{- if .isDriver -}}
-{{- if include "sediment.hasExecutors" .root -}}
+{{- if and (include "sediment.hasExecutors" .root) (eq .component "sweeps") -}}
 {{- $name := include "sediment.name" (dict "root" .root "component" "sweep-executor") -}}
 {{- $files = append $files (dict "name" "executors" "mountPath" "/etc/sediment/executors" "source" (dict "configMap" (dict "name" $name))) -}}
 {{- end -}}
-{{- with .root.Values.sweeps.sparkDefaultsSecret -}}
+{{- with .values.sparkDefaultsSecret -}}
 {{- $items := list (dict "key" "spark-defaults.conf" "path" "spark-defaults.conf") -}}
 {{- $files = append $files (dict "name" "spark-defaults" "mountPath" "/etc/sediment/spark" "secretName" . "items" $items) -}}
 {{- end -}}

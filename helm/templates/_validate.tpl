@@ -8,6 +8,7 @@
       (include "sediment.wrongTls" . | fromJsonArray)
       (include "sediment.wrongVolumes" . | fromJsonArray)
       (include "sediment.wrongSweeps" . | fromJsonArray)
+      (include "sediment.wrongChecks" . | fromJsonArray)
       (include "sediment.wrongMemory" . | fromJsonArray) -}}
 {{- if $wrong -}}
 {{- fail (printf "\n- %s" (join "\n- " $wrong)) -}}
@@ -92,6 +93,19 @@
 {{- if and .enabled (has (toString .maxUnavailable) (list "0" "0%")) -}}
 {{- $wrong = append $wrong (printf "%s.podDisruptionBudget.maxUnavailable is %v, so that no node with a pod of %s could ever be drained: allow at least 1, or set %s.podDisruptionBudget.enabled to false." $component .maxUnavailable $component $component) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $wrong -}}
+{{- end -}}
+
+{{- define "sediment.wrongChecks" -}}
+{{- $wrong := list -}}
+{{- with .Values.checks -}}
+{{- if and (ne .engine "spark") (or .reconcile.inventory .sparkDefaultsSecret .sparkConf) -}}
+{{- $wrong = append $wrong "checks.reconcile.inventory, checks.sparkDefaultsSecret and checks.sparkConf are for Spark, and checks.engine is local: set it to spark, or remove them." -}}
+{{- end -}}
+{{- if and .reconcile.inventory (gt (len .reconcile.locations) 1) -}}
+{{- $wrong = append $wrong (printf "checks.reconcile.inventory is of one location, and checks.reconcile.locations has %d: leave one." (len .reconcile.locations)) -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $wrong -}}

@@ -82,7 +82,7 @@ def changed(base: Values, *changes: Values) -> dict[str, Any]:
     """Return a copy of values, changed."""
     values: dict[str, Any] = deepcopy(dict(base))
     for change in changes:
-        _overlay(values, change)
+        _overlay(values, deepcopy(dict(change)))
     return values
 
 

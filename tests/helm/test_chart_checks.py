@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.checks.options import parse_reconcile, parse_scrub
+from spark_jobs.checks.options import Inventory, parse_reconcile, parse_scrub
 from tests.helm.chart import (
     ChartRefusedError,
     Object,
@@ -113,6 +113,53 @@ def test_the_options_of_checks_on_spark_are_those_of_its_jobs() -> None:
     assert (scrub.bytes_per_s, scrub.part, scrub.parts) == (104_857_600, 2, 4)
 
 
+INVENTORY: dict[str, Any] = {
+    "checks": {
+        **BOTH,
+        **MEMORY,
+        "engine": "spark",
+        "sparkDefaultsSecret": "checks-spark-defaults",
+        "reconcile": {"enabled": True, "inventory": "s3a://inventories/today.parquet"},
+    }
+}
+
+
+def test_reconcile_on_spark_reads_an_inventory_of_the_releases_bucket() -> None:
+    found = render(minimal(INVENTORY))
+    addresses = ["--rsm=rsm:1", "--rlmm=rlmm:1"]
+    parsed = parse_reconcile([*addresses, *options(found, "sediment-reconcile")])
+    bucket = found.one("ConfigMap", "sediment-rsm")["data"]["RSM_BUCKET"]
+    assert parsed.inventory == Inventory("s3a://inventories/today.parquet", bucket)
+    other = {"checks": {"reconcile": {"inventoryBucket": "archive", "locations": [2]}}}
+    given = options(render(minimal(INVENTORY, other)), "sediment-reconcile")
+    assert {"--bucket=archive", "--location=2"} < set(given)
+
+
+def test_secret_properties_of_spark_are_files_of_the_checks() -> None:
+    found = render(minimal(INVENTORY))
+    for name in ("sediment-reconcile", "sediment-scrub"):
+        secret = mounted_at(found.one("CronJob", name))["/etc/sediment/spark"]["secret"]
+        assert secret["secretName"] == "checks-spark-defaults"
+        variable = {"name": "SPARK_CONF_DIR", "value": "/etc/sediment/spark"}
+        assert variable in container(found, name)["env"]
+
+
+def test_checks_on_spark_reach_what_their_values_name() -> None:
+    conf = {"spark.hadoop.fs.s3a.endpoint": "http://minio.storage.svc:9000"}
+    found = render(minimal(INVENTORY, {"checks": {"sparkConf": conf}}))
+    for check in ("reconcile", "scrub"):
+        assert tcp_ports(found, check) == {53, 443, 9000, 50051}
+    without_a_url = render(minimal(INVENTORY, {"checks": {"reconcile": {"inventory": ""}}}))
+    assert tcp_ports(without_a_url, "reconcile") == {53, 50051}
+    assert tcp_ports(render(minimal(INVENTORY)), "scrub") == {53, 50051}
+
+
+def tcp_ports(found: Rendered, component: str) -> set[int]:
+    """Return the TCP ports that a component may reach."""
+    rules = found.one("NetworkPolicy", f"sediment-{component}")["spec"]["egress"]
+    return {p["port"] for rule in rules for p in rule["ports"] if p["protocol"] == "TCP"}
+
+
 def test_checks_on_spark_need_its_image(record_property: Record) -> None:
     values = minimal({"sweeps": {"engine": "local"}, "sparkImage": {"repository": ""}})
     assert render(changed(values, {"checks": BOTH})).objects
@@ -154,6 +201,20 @@ def test_checks_with_a_token_see_no_key() -> None:
         ("minimal", {"scrub": {"rate": 5}}, "'rate' not allowed"),
         ("minimal", {"reconcile": {"locations": [-1]}}, "at '/checks/reconcile/locations/0'"),
         ("minimal", {"engine": "auto"}, "at '/checks/engine'"),
+        (
+            "minimal",
+            {"reconcile": {"inventory": "s3a://inventories/today.parquet"}},
+            "are for Spark, and checks.engine is local: set it to spark",
+        ),
+        (
+            "minimal",
+            {
+                **MEMORY,
+                "engine": "spark",
+                "reconcile": {"inventory": "/work/list.csv", "locations": [0, 1]},
+            },
+            "checks.reconcile.inventory is of one location, and checks.reconcile.locations has 2",
+        ),
         (
             "minimal",
             {**BOTH, "engine": "spark"},
