@@ -50,6 +50,8 @@ final class EndpointResolver extends NameResolver {
     // Read and written by one resolution at a time.
     private final Map<Endpoint, List<EquivalentAddressGroup>> last = new ConcurrentHashMap<>();
     private Listener2 listener;
+    // Used in the channel's context, as the next two.
+    private List<EquivalentAddressGroup> known = List.of();
     private List<EquivalentAddressGroup> resolved = List.of();
     private String warned = "";
 
@@ -87,6 +89,7 @@ final class EndpointResolver extends NameResolver {
     @Override
     public void start(Listener2 addressListener) {
         listener = addressListener;
+        wrong.ifPresent(each -> each.whenFound(() -> channel.execute(this::publish)));
         refresh();
     }
 
@@ -117,19 +120,20 @@ final class EndpointResolver extends NameResolver {
         }
         channel.execute(() -> {
             busy.set(false);
-            report(withoutWrong(found), unknown);
+            report(found, unknown);
         });
     }
 
-    private List<EquivalentAddressGroup> withoutWrong(List<EquivalentAddressGroup> found) {
-        List<EquivalentAddressGroup> right = found.stream()
+    private List<EquivalentAddressGroup> withoutWrong() {
+        List<EquivalentAddressGroup> right = known.stream()
             .filter(group -> wrong.isEmpty() || !wrong.get().isLeftOut(group.getAddresses().get(0)))
             .toList();
-        return right.isEmpty() ? found : right;
+        return right.isEmpty() ? known : right;
     }
 
     private void report(List<EquivalentAddressGroup> found, List<String> unknown) {
         String problem = unknown.isEmpty() ? "" : "cannot resolve " + String.join(", ", unknown);
+        known = found;
         if (found.isEmpty()) {
             resolved = List.of();
             listener.onError(Status.UNAVAILABLE.withDescription(problem));
@@ -140,10 +144,16 @@ final class EndpointResolver extends NameResolver {
                 + " and retrying every 2 s", problem, Endpoint.join(endpoints));
         }
         warned = problem;
-        if (!found.equals(resolved)) {
-            resolved = found;
+        publish();
+    }
+
+    /** Hands the addresses to the channel if it has others. Looks up no host. */
+    private void publish() {
+        List<EquivalentAddressGroup> right = withoutWrong();
+        if (!right.isEmpty() && !right.equals(resolved)) {
+            resolved = right;
             listener.onResult2(ResolutionResult.newBuilder()
-                .setAddressesOrError(StatusOr.fromValue(found))
+                .setAddressesOrError(StatusOr.fromValue(right))
                 .build());
         }
     }

@@ -88,8 +88,6 @@ final class ServiceChannel implements AutoCloseable {
         figures = new CallFigures(service, config.broker());
         observed = ClientInterceptors.intercept(
             channel, new HandshakeFailures(service, config), reachability, figures, wrong);
-        // Resolves the endpoints again, without the wrong one.
-        wrong.whenFound(channel::resetConnectBackoff);
         boundReconnectBackoff();
         // New calls use a new connection, with the new files; active ones end on the old one.
         tls.ifPresent(reloaded -> reloaded.watch(channel::enterIdle));

@@ -52,7 +52,7 @@ final class WrongEndpoints implements ClientInterceptor {
         this.clock = clock;
     }
 
-    /** Sets what to do when another address is left out. */
+    /** Sets what to do when another address is left out, before its call fails or is repeated. */
     void whenFound(Runnable action) {
         onFound = action;
     }
