@@ -161,7 +161,7 @@ licences: $(VENV)/.dev $(VENV)/.spark $(VENV)/.browser build/.plugin ## Write do
 
 .PHONY: minio
 minio: $(VENV)/.dev ## Build real MinIO from its Go module into the user's cache, once (Go 1.24)
-	$(BIN)/python -m tests.harness.minio_binary
+	$(BIN)/python -m tests.harness.go_programs minio
 
 # --- use --------------------------------------------------------------------------------------
 

@@ -1,6 +1,9 @@
 """Test the consumer of services.client, and the example in docs/clients/README.md."""
 
+import base64
+import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -29,6 +32,7 @@ from services.client.records import ReadOptions, decoded
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.servicer import RemoteLogManagerServicer
 from tests.harness.bombs import honest_batch
+from tests.harness.go_programs import GRPCURL
 from tests.harness.grpc_server import served
 from tests.harness.sediment_command import sediment
 from tests.harness.served_rlm import served_rlm
@@ -38,6 +42,7 @@ from tests.unit.rlm.kafka_bytes import ABORT, COMMIT, NAME, PartitionFiles, in_t
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
 CLIENTS = Path(__file__).parents[2] / "docs" / "clients"
+_BATCHES = r'"record_batches": "([^"]+)"'
 
 
 @pytest.fixture
@@ -193,6 +198,28 @@ def test_the_example_reads_and_is_on_the_page(
     assert [line.split(" ")[0] for line in lines] == ["0", "1", "2", "3"]
     _, program = (CLIENTS / "read.py").read_text().split("\n\n", 1)
     assert f"```python\n{program}```" in (CLIENTS / "README.md").read_text()
+
+
+@pytest.mark.long
+def test_the_example_of_grpcurl_reads_the_tier(address: str) -> None:
+    """Build grpcurl once, and run the page's command with this partition and address."""
+    page = (CLIENTS / "README.md").read_text()
+    found = re.search(r"^grpcurl (.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    command = found[1].replace("\\\n", " ")
+    for shown, ours in (
+        ("XmzBHi9LT3qcCl09an8bIg", uuid_to_text(NAME.topic_id)),
+        ('"payments"', f'"{NAME.topic}"'),
+        ("rlm.example:50053", address),
+    ):
+        assert shown in command
+        command = command.replace(shown, ours)
+    argv = [str(GRPCURL.ensure()), *shlex.split(command)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    batches = [base64.b64decode(each) for each in re.findall(_BATCHES, done.stdout)]
+    assert int.from_bytes(batches[0][:8], "big") == 0  # the base offset
+    assert b"zero" in batches[0]
 
 
 @pytest.mark.long

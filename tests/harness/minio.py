@@ -13,7 +13,7 @@ from urllib3.exceptions import HTTPError
 
 from services.local.process import LOOPBACK, ChildProcess, HeldPorts, start_on_free_ports
 from services.local.seaweedfs import S3Endpoint
-from tests.harness.minio_binary import built_minio
+from tests.harness.go_programs import MINIO
 
 _START_TIMEOUT_MS = 90_000
 _PROBE_TIMEOUT_S = 5.0
@@ -52,7 +52,7 @@ class MinioServer:
 
         Raises:
             ProcessError: the server did not start; the message has the end of its log.
-            MinioUnavailableError: MinIO is not built yet.
+            GoProgramError: MinIO is not built yet.
         """
         (self._directory / "data").mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._ports:
@@ -84,7 +84,7 @@ class MinioServer:
         self._ports = ports
         address = f"--address={LOOPBACK}:{ports[0]}"
         data = self._directory / "data"
-        argv: list[str | Path] = [built_minio(), "server", "--quiet", address, data]
+        argv: list[str | Path] = [MINIO.built(), "server", "--quiet", address, data]
         # An environment of its own: MinIO reads MINIO_* and files below HOME.
         environment = {
             "HOME": str(self._directory),

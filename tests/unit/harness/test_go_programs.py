@@ -1,6 +1,6 @@
 import pytest
 
-from tests.harness.minio_binary import OLDEST_GO, MinioUnavailableError, ensure_minio, go_version
+from tests.harness.go_programs import GRPCURL, MINIO, GoProgram, GoProgramError, go_version
 
 
 @pytest.fixture(autouse=True)
@@ -16,8 +16,11 @@ def test_the_version_of_go_is_read(printed: str, version: tuple[int, int]) -> No
     assert go_version(printed) == version
 
 
-def test_build_without_go_names_the_needed_version(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("program", [MINIO, GRPCURL])
+def test_build_without_go_names_the_needed_version(
+    monkeypatch: pytest.MonkeyPatch, program: GoProgram
+) -> None:
     monkeypatch.setenv("PATH", "")
-    needed = f"Go {OLDEST_GO[0]}.{OLDEST_GO[1]} or newer"
-    with pytest.raises(MinioUnavailableError, match=f"not on the PATH.*{needed}"):
-        ensure_minio()
+    needed = f"building {program.name} needs Go 1.24 or newer"
+    with pytest.raises(GoProgramError, match=f"not on the PATH.*{needed}"):
+        program.ensure()
