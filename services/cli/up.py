@@ -36,6 +36,14 @@ def up(
             "commands find the operator's certificate by themselves.",
         ),
     ] = False,
+    listener: Annotated[
+        bool,
+        typer.Option(
+            "--listener",
+            help="Let RLM also serve kcat and other consumers of Kafka, at the address "
+            "rlm_consumers; with --tls they need a certificate.",
+        ),
+    ] = False,
     output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Run PostgreSQL, an S3 server and the services on this machine.
@@ -55,7 +63,9 @@ def up(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     say("starting PostgreSQL, an S3 server and the three services ...")
-    with EmbeddedStack(data_dir, log_dirs=log_dirs, fresh=fresh, with_tls=tls) as stack:
+    with EmbeddedStack(
+        data_dir, log_dirs=log_dirs, fresh=fresh, with_tls=tls, with_listener=listener
+    ) as stack:
         if not tls:
             say(
                 "serving plaintext: every user of this machine can read and delete what is stored; "

@@ -218,6 +218,7 @@ class StackEndpoints:
     """The addresses (HOST:PORT, empty if not run) and pids of a running stack, without secrets.
 
     Attributes:
+        rlm_consumers: RLM's listener for consumers of Kafka.
         database_url: without the password.
         credentials_file: has StackCredentials as JSON; only the user of the stack can read it.
         tls_ca, tls_certificate, tls_key: the files of the operator's commands; empty if the stack
@@ -233,6 +234,7 @@ class StackEndpoints:
     rlm: str
     rlm_health: str
     rlm_metrics: str
+    rlm_consumers: str
     s3_endpoint: str
     s3_region: str
     s3_bucket: str

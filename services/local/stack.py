@@ -57,6 +57,7 @@ them, in an arena per thread: eight copies at once hold several times the memory
 only its own errors. By default it logs a line for each failed handshake, which anyone can cause.
 """
 
+_CONSUMERS = "RLM_CONSUMER_LISTEN_ADDRESS"
 _PREFIXES = {"rsm": "RSM_", "rlmm": "RLMM_", "rlm": "RLM_"}
 
 
@@ -173,9 +174,17 @@ class ServiceProcess:
         settings: Mapping[str, str],
         directory: Path,
         command: Sequence[str] | None = None,
+        more_addresses: Sequence[str] = (),
     ) -> None:
-        """Describe a service: `name` is rsm, rlmm or rlm; `command` replaces its command line."""
+        """Describe a service.
+
+        Args:
+            name: rsm, rlmm or rlm.
+            command: replaces the service's command line.
+            more_addresses: names of settings that get a port each, besides the usual three.
+        """
         self._name = name
+        self._more_addresses = more_addresses
         self._settings = settings
         self._directory = directory
         self._command = command or [sys.executable, "-m", f"services.{name}"]
@@ -202,6 +211,10 @@ class ServiceProcess:
         """Return the address of the service's gRPC server."""
         return self.announcement.address
 
+    def listen_address(self, setting: str) -> str:
+        """Return the address that one of `more_addresses` has."""
+        return f"{LOOPBACK}:{self._ports[3 + self._more_addresses.index(setting)]}"
+
     def start(self, settings: Mapping[str, str] | None = None) -> None:
         """Start the service and wait until it is ready; `settings` apply to this start only.
 
@@ -214,7 +227,7 @@ class ServiceProcess:
             self._start_on(self._ports, extra)
         else:
             self._held_ports = start_on_free_ports(
-                3,
+                3 + len(self._more_addresses),
                 lambda ports: self._start_on(ports, extra),
                 self._directory / f"{self._name}.ports",
             )
@@ -231,8 +244,9 @@ class ServiceProcess:
 
     def _start_on(self, ports: Sequence[int], extra: Mapping[str, str]) -> None:
         self._ports = ports
-        listening = listen_settings(self._name, ports, LOOPBACK)
-        settings = {**self._settings, **listening, **extra}
+        listening = listen_settings(self._name, ports[:3], LOOPBACK)
+        more = {name: self.listen_address(name) for name in self._more_addresses}
+        settings = {**self._settings, **listening, **more, **extra}
         settings |= transport_settings(self._name, settings)
         environment = own_environment(settings)
         self._process = ChildProcess(self._name, self._command, self._directory, environment)
@@ -314,6 +328,7 @@ class EmbeddedStack:
         with_rlm: bool = True,
         s3: S3Server | None = None,
         with_tls: bool = False,
+        with_listener: bool = False,
     ) -> None:
         """Describe the stack.
 
@@ -325,6 +340,7 @@ class EmbeddedStack:
             with_rlm: False if a broker with the plugin schedules; RLM's endpoints are empty then.
             s3: a server to start and stop; None for SeaweedFS in the data directory.
             with_tls: serve with certificates of a throw-away authority, made at each start.
+            with_listener: let RLM also serve consumers of Kafka.
         """
         self._directory = (data_dir or default_directory()).absolute()
         self._log_dirs = log_dirs
@@ -333,6 +349,7 @@ class EmbeddedStack:
         self._settings = settings or {}
         self._with_rlm = with_rlm
         self._with_tls = with_tls
+        self._rlm_addresses = (_CONSUMERS,) if with_listener else ()
         self._tls: StackTls | None = None
         self._cleanup = ExitStack()
         self._database_password = secrets.token_urlsafe(18)
@@ -347,6 +364,8 @@ class EmbeddedStack:
         s3 = self.s3.endpoint
         rsm, rlmm = self.services["rsm"].announcement, self.services["rlmm"].announcement
         rlm = self.services["rlm"].announcement if self._with_rlm else NOT_RUNNING
+        has_listener = self._with_rlm and self._rlm_addresses
+        consumers = self.services["rlm"].listen_address(_CONSUMERS) if has_listener else ""
         pids = {name: service.process.pid for name, service in self.services.items()}
         return StackEndpoints(
             rsm=rsm.address,
@@ -358,6 +377,7 @@ class EmbeddedStack:
             rlm=rlm.address,
             rlm_health=rlm.health,
             rlm_metrics=rlm.metrics,
+            rlm_consumers=consumers,
             s3_endpoint=s3.endpoint,
             s3_region=s3.region,
             s3_bucket=BUCKET,
@@ -488,7 +508,10 @@ class EmbeddedStack:
         directory = self._directory / SERVICES
         directory.mkdir(mode=_PRIVATE_MODE, exist_ok=True)
         directory.chmod(_PRIVATE_MODE)  # of a release before this one others could enter it
-        service = ServiceProcess(name, {**settings, **tls, **more}, directory)
+        addresses = self._rlm_addresses if name == "rlm" else ()
+        service = ServiceProcess(
+            name, {**settings, **tls, **more}, directory, more_addresses=addresses
+        )
         service.start()
         cleanup.callback(service.stop)
         self.services[name] = service

@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from tests.harness.sediment_command import sediment
 from tests.harness.world import BUNDLED_LOG, linked_log, name_topics_anew
 
 RECORDS = BUNDLED_LOG.with_name("kafka-log.records.jsonl.gz")
+CONSUMERS_PAGE = Path(__file__).parents[2] / "docs" / "consumers.md"
 SEGMENTS = 72
 PARTITIONS = 11
 Record = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
@@ -100,7 +102,7 @@ def log_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def up(server_directory: Path, log_dir: Path) -> Iterator[Up]:
-    with running_up(server_directory / "up", "--log-dir", log_dir) as made:
+    with running_up(server_directory / "up", "--log-dir", log_dir, "--listener") as made:
         made.wait_until_shipped()
         yield made
 
@@ -146,6 +148,25 @@ def test_up_with_tls_refuses_clients_without_a_certificate(
         done = sediment("topics", "list", "--rlmm", up.endpoints.rlmm)
         assert done.returncode != 0
         assert "this client speaks plaintext" in done.stderr
+        assert up.endpoints.rlm_consumers == ""
+
+
+def test_kcat_reads_as_the_page_of_consumers_says(up: Up) -> None:
+    page = CONSUMERS_PAGE.read_text()
+    (command,) = re.findall(r"^kcat .*RLM_CONSUMERS.*$", page, re.MULTILINE)
+    done = subprocess.run(
+        ["bash", "-euc", command],
+        env={**os.environ, "RLM_CONSUMERS": up.endpoints.rlm_consumers},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    # As librdkafka reads by default.
+    committed = ("--isolation", "read_committed", "--from", "beginning", "--to", "end")
+    fetched = up.run("fetch", "payments-0", *committed, "-f", "%o %k %s\\n")
+    assert fetched.returncode == 0, fetched.stderr
+    assert done.stdout == fetched.stdout != ""
 
 
 def test_a_second_up_on_the_same_directory_is_refused_with_one_line(up: Up) -> None:

@@ -142,6 +142,9 @@ _UP = fields(
             for service in ("rsm", "rlmm", "rlm")
             for suffix, what in (("", "gRPC"), ("_health", "health"), ("_metrics", "metrics"))
         },
+        "rlm_consumers": text(
+            "HOST:PORT of RLM's listener for consumers; empty without --listener."
+        ),
         "s3_endpoint": text("The address of the S3 server."),
         "s3_region": text("Its region."),
         "s3_bucket": text("The bucket."),

@@ -27,6 +27,7 @@ ENDPOINTS = StackEndpoints(
     rlm="127.0.0.1:7",
     rlm_health="127.0.0.1:8",
     rlm_metrics="127.0.0.1:9",
+    rlm_consumers="",
     s3_endpoint="127.0.0.1:10",
     s3_region="us-east-1",
     s3_bucket="sediment",
