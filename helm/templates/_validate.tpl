@@ -9,7 +9,8 @@
       (include "sediment.wrongVolumes" . | fromJsonArray)
       (include "sediment.wrongSweeps" . | fromJsonArray)
       (include "sediment.wrongChecks" . | fromJsonArray)
-      (include "sediment.wrongMemory" . | fromJsonArray) -}}
+      (include "sediment.wrongMemory" . | fromJsonArray)
+      (include "sediment.wrongStorage" . | fromJsonArray) -}}
 {{- if $wrong -}}
 {{- fail (printf "\n- %s" (join "\n- " $wrong)) -}}
 {{- end -}}
@@ -93,6 +94,22 @@
 {{- if and .enabled (has (toString .maxUnavailable) (list "0" "0%")) -}}
 {{- $wrong = append $wrong (printf "%s.podDisruptionBudget.maxUnavailable is %v, so that no node with a pod of %s could ever be drained: allow at least 1, or set %s.podDisruptionBudget.enabled to false." $component .maxUnavailable $component $component) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $wrong -}}
+{{- end -}}
+
+{{- /* A pod is evicted above its limit, which its scratch volume counts for. */ -}}
+{{- define "sediment.wrongStorage" -}}
+{{- $wrong := list -}}
+{{- range $component := list "rlmm" "sweeps" "checks" -}}
+{{- $own := index $.Values $component -}}
+{{- $limit := dig "limits" "ephemeral-storage" "" $own.resources -}}
+{{- $hasScratch := or (ne $component "checks") (eq $own.engine "spark") -}}
+{{- $least := include "sediment.bytes" (dict "amount" $own.scratchSizeLimit) | int64 -}}
+{{- $bytes := include "sediment.bytes" (dict "amount" $limit) | int64 -}}
+{{- if and $hasScratch (gt $bytes 0) (le $bytes $least) -}}
+{{- $wrong = append $wrong (printf "%s.resources.limits.ephemeral-storage is %s and %s.scratchSizeLimit is %s, which counts for it beside the logs: raise the one or lower the other." $component $limit $component $own.scratchSizeLimit) -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $wrong -}}

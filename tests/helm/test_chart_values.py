@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import yaml
 
 from services.cli.output import EXIT_REFUSED, EXIT_USAGE
 from services.local.stack import PROCESS_VARIABLES
@@ -503,6 +504,35 @@ def test_an_amount_or_a_schedule_that_kubernetes_would_refuse_is_named(
 @pytest.mark.parametrize("amount", ["512Mi", "1.5Gi", "1073741824", "1G", "1e9", ".5Gi", "1Ei"])
 def test_amounts_of_kubernetes_are_taken(amount: str) -> None:
     render(minimal({"rsm": {"resources": {"limits": {"memory": amount}}}}))
+
+
+def test_disk_of_the_node_may_be_requested_and_limited_for_every_pod() -> None:
+    """Look at executors, too, of whose resources Spark sets CPU and memory only."""
+    disk = {"requests": {"ephemeral-storage": "1Gi"}, "limits": {"ephemeral-storage": "4Gi"}}
+    pods = ("rsm", "rlmm", "migration", "maintenance", "sweeps", "checks", "selftest")
+    given: dict[str, Any] = {name: {"resources": disk} for name in pods}
+    given["sweeps"]["executors"] = {"resources": disk}
+    given["checks"]["reconcile"] = {"enabled": True}
+    found = render(changed(values_files()["executors"], given))
+    workloads = found.of_kind("Deployment", "Job", "CronJob")
+    specs = [pod_spec(workload) for workload in workloads]
+    template = found.one("ConfigMap", "sediment-sweep-executor")["data"]["pod.yaml"]
+    for spec in [*specs, yaml.safe_load(template)["spec"]]:
+        (container,) = spec["containers"]
+        assert container["resources"]["requests"]["ephemeral-storage"] == "1Gi"
+        assert container["resources"]["limits"]["ephemeral-storage"] == "4Gi"
+
+
+@pytest.mark.parametrize("component", ["rlmm", "sweeps"])
+def test_a_limit_of_disk_that_the_scratch_volume_alone_reaches_is_refused(component: str) -> None:
+    def limit(amount: str) -> dict[str, Any]:
+        resources = {"limits": {"ephemeral-storage": amount}}
+        return minimal({component: {"resources": resources, "scratchSizeLimit": "2Gi"}})
+
+    render(limit("3Gi"))
+    sentence = f"{component}.resources.limits.ephemeral-storage is 2Gi and"
+    with pytest.raises(ChartRefusedError, match=sentence):
+        render(limit("2Gi"))
 
 
 @pytest.mark.parametrize(
