@@ -43,21 +43,24 @@ def with_every_anomaly(tier: Tier) -> list[TopicIdPartition]:
     """Fill two partitions of a topic, and objects of unknown ones; return the two."""
     bucket, partitions = Bucket(tier), a_topic(partitions=2)
     tp = partitions[0]
-    tier.fill(partitions[1], 3)
+    tier.fill(partitions[1], 4)
     (
         flipped,
         without_log,
         without_manifest,
         short,
+        short_indexes,
         two_attempts,
         deleted,
         other,
-    ) = tier.fill(tp, 7)
+    ) = tier.fill(tp, 8)
     bucket.put(bucket.keys(flipped, ".log")[0], b"\1" * SIZE_BYTES)
     bucket.delete(bucket.keys(without_log))
     bucket.delete(bucket.keys(without_manifest, ".manifest"))
     [log] = bucket.keys(short, ".log")
     bucket.put(log, bytes(SIZE_BYTES - 1))
+    [indexes] = bucket.keys(short_indexes, ".indexes")
+    bucket.put(indexes, bucket.get(indexes)[:-1])
     keys = segment_keys("", two_attempts)
     bucket.put(keys.log(_ATTEMPT), b"left behind")
     keys = segment_keys("", other)

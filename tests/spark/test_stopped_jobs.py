@@ -15,6 +15,9 @@ from tests.spark.commands import TIMEOUT_S, ended, start
 from tests.spark.standalone import StandaloneCluster, standalone_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
+NO_WAIT = ("--conf", "spark.default.parallelism=1")
+"""With it a job waits in a stage of its own, and not for executors before its first task."""
+
 WAITS = "Initial job has not accepted any resources"
 
 
@@ -27,7 +30,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClus
 
 @pytest.mark.parametrize(
     ("number", "job"),
-    [(signal.SIGTERM, ("retention", "--apply")), (signal.SIGINT, ("reconcile",))],
+    [
+        (signal.SIGTERM, ("retention", "--apply")),
+        (signal.SIGINT, ("reconcile",)),
+        (signal.SIGINT, ("reconcile", *NO_WAIT)),
+        (signal.SIGTERM, ("rebuild", *NO_WAIT)),
+    ],
 )
 def test_a_job_that_waits_for_spark_can_be_stopped(
     tier: Tier,
