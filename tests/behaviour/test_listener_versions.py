@@ -84,7 +84,7 @@ def request_of(api_key: int) -> Any:
 def asked(answers: Answers, request: Any, api_key: int, version: int) -> Any:
     answer = answers.answer(api_key, version, framed(request, version)[4:])
     assert answer is not None
-    return REQUESTS[api_key][1].decode(answer[4:], version=version, header=True)
+    return REQUESTS[api_key][1].decode(b"".join(answer)[4:], version=version, header=True)
 
 
 def test_the_versions_of_this_test_are_those_that_are_offered(answers: Answers) -> None:

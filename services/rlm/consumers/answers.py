@@ -3,7 +3,7 @@
 The messages are encoded by kafka-python, whose `kafka.protocol` has Kafka's schemas.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -53,6 +53,7 @@ from services.api.remote_log_manager import (
     IsolationLevel,
 )
 from services.rlm.consumers.catalog import Catalog, ConsumedLog, Topic
+from services.rlm.consumers.framing import Buffer, Records
 
 _NONE, _OUT_OF_RANGE, _UNKNOWN_TOPIC, _NOT_AUTHORIZED = 0, 1, 3, 29
 _CLUSTER_NOT_AUTHORIZED, _UNSUPPORTED_VERSION, _INVALID_REQUEST = 31, 35, 42
@@ -146,9 +147,10 @@ class Answers:
         self._fetch_max_bytes = fetch_max_bytes
         self._catalog = Catalog(rlm)
         self._fetched = 0
+        self._records = Records()
 
-    def answer(self, api_key: int, version: int, data: bytes) -> bytes | None:
-        """Return the framed answer to a request; None if the client expects none.
+    def answer(self, api_key: int, version: int, data: bytes) -> Sequence[Buffer] | None:
+        """Return the framed answer to a request, in pieces; None if the client expects none.
 
         Raises:
             UnservedRequestError: this is no request of Kafka, or one that is not served.
@@ -161,15 +163,18 @@ class Answers:
                 raise UnservedRequestError(f"API key {api_key}: version {version} is not served")
             # Kafka: the client retries with a version that the answer lists.
             correlation_id = int.from_bytes(data[4:8], "big", signed=True)
-            return _framed(self._api_versions_of(_UNSUPPORTED_VERSION), 0, correlation_id)
+            return Records().framed(self._api_versions_of(_UNSUPPORTED_VERSION), 0, correlation_id)
         try:
             request = api.request.decode(data, version=version, header=True)
         except Exception as e:  # A boundary: bytes of a client, and kafka-python names no errors.
             raise UnservedRequestError(f"API key {api_key}: cannot be decoded: {e}") from e
-        response = getattr(self, api.answer)(request, version)
-        if response is None:
-            return None
-        return _framed(response, version, request.header.correlation_id)
+        try:
+            response = getattr(self, api.answer)(request, version)
+            if response is None:
+                return None
+            return self._records.framed(response, version, request.header.correlation_id)
+        finally:
+            self._records = Records()
 
     def _api_versions(self, request: Any, version: int) -> Any:
         return self._api_versions_of(_NONE)
@@ -334,7 +339,7 @@ class Answers:
                 for each in aborted
             ],
             preferred_read_replica=-1,
-            records=b"".join(piece for part in parts for piece in part.pieces),
+            records=self._records.token_for([p for part in parts for p in part.pieces]),
             **fields,
         )
 
@@ -464,12 +469,6 @@ class Answers:
     def _forget_if_unknown(self, answer: Any) -> None:
         if answer.error is FetchError.UNKNOWN_TOPIC_ID:
             self._catalog.forget(answer.topic_id_partition.topic)
-
-
-def _framed(response: Any, version: int, correlation_id: int) -> bytes:
-    response.API_VERSION = version
-    response.with_header(correlation_id)
-    return bytes(response.encode(header=True, framed=True))
 
 
 def _items(array: list[Any] | None) -> list[Any]:

@@ -232,10 +232,10 @@ class ConsumerListener:
         )
         with serving(call):
             answer = answers.answer(api_key, version, data)
-        if answer is not None:
+        for piece in answer or ():
             # sendall counts the time of all that it sends, however the client progresses.
-            for at in range(0, len(answer), _SENT_AT_ONCE):
-                connection.sendall(memoryview(answer)[at : at + _SENT_AT_ONCE])
+            for at in range(0, len(piece), _SENT_AT_ONCE):
+                connection.sendall(memoryview(piece)[at : at + _SENT_AT_ONCE])
         return True
 
 

@@ -41,7 +41,7 @@ def _answer(data: bytes) -> None:
     answers = Answers(rlm, Node(1, "rlm", 9192), lambda rpc, topic: bool(topic), 1024)
     api_key, version = (int.from_bytes(data[at : at + 2], "big", signed=True) for at in (0, 2))
     answer = answers.answer(api_key, version, data)
-    assert answer is None or answer[4:8] == data[4:8]
+    assert answer is None or b"".join(answer)[4:8] == data[4:8]
 
 
 def _requests() -> Sequence[bytes]:

@@ -1,0 +1,58 @@
+"""Frame answers: what kafka-python encodes, with the records of a Fetch put in as they are.
+
+kafka-python copies records three times; each copy of a few MiB costs more than all else of a Fetch.
+"""
+
+import secrets
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any
+
+Buffer = bytes | bytearray | memoryview
+
+_SIZE = Struct(">i")
+_TOKEN_BYTES = 16
+
+
+class Records:
+    """The records of one answer, by the tokens that stand for them while the rest is encoded."""
+
+    def __init__(self) -> None:
+        self._by_token: dict[bytes, Sequence[Buffer]] = {}
+
+    def token_for(self, records: Sequence[Buffer]) -> bytes:
+        """Return what is to be encoded in place of records. Must be called in their order."""
+        if not any(map(len, records)):
+            return b""
+        # Random: no name that a client chooses, or was given, can be taken for it.
+        token = secrets.token_bytes(_TOKEN_BYTES)
+        self._by_token[token] = records
+        return token
+
+    def framed(self, response: Any, version: int, correlation_id: int) -> Sequence[Buffer]:
+        """Return the bytes to send, in order; `response` may have tokens in place of records."""
+        response.API_VERSION = version
+        response.with_header(correlation_id)
+        encoded = response.encode(header=True, framed=True)
+        if not self._by_token:
+            return [encoded]
+        length = _compact_length if response.flexible_version_q(version) else _SIZE.pack
+        pieces: list[Buffer] = []
+        at = _SIZE.size  # The size of the frame changes.
+        for token, records in self._by_token.items():
+            found = encoded.index(token, at)
+            before = bytes(encoded[at : found - len(length(_TOKEN_BYTES))])
+            pieces += (before + length(sum(map(len, records))), *records)
+            at = found + _TOKEN_BYTES
+        pieces.append(bytes(encoded[at:]))
+        return [_SIZE.pack(sum(map(len, pieces))) + bytes(pieces[0]), *pieces[1:]]
+
+
+def _compact_length(size: int) -> bytes:
+    """Encode a length as an unsigned varint of one more: 0 is null (KIP-482)."""
+    number, encoded = size + 1, bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
