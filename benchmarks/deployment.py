@@ -112,7 +112,12 @@ def deployed(
         directory.chmod(0o711)
         s3 = s3_server(directory / "s3")
         stack = EmbeddedStack(
-            directory, log_dirs=log_dirs, task_interval_ms=1000, settings=settings, s3=s3
+            directory,
+            log_dirs=log_dirs,
+            task_interval_ms=1000,
+            settings=settings,
+            s3=s3,
+            with_listener=True,
         )
         with (
             stack,

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
 
+from benchmarks import consumer
 from benchmarks.bare_client import BareClient
 from benchmarks.deployment import Deployment, deployed
 from benchmarks.measure import MIB, QUICK, ROUNDS, Result, mib_per_s, ratio, tree_cpu_seconds
@@ -30,6 +31,7 @@ from tests.harness.synthetic_log import make_log_dir
 PARTITION_BYTES = (128 if QUICK else 1024) * MIB
 SEGMENT_BYTES = 64 * MIB
 FETCH_BYTES = 16 * MIB
+CONSUMER_BYTES = 4 * MIB
 COLD_CALLS = 10 if QUICK else 25
 COLD_SEGMENT_BYTES = 2 * MIB
 HIT_BYTES = 8 * MIB
@@ -102,7 +104,10 @@ def run_catch_up_direct() -> Result:
 
 def _catch_up(benchmark: str, settings: Mapping[str, str]) -> Result:
     segments = PARTITION_BYTES // SEGMENT_BYTES
-    with shipped(1, segments, SEGMENT_BYTES, settings) as (services, (name,)):
+    with (
+        shipped(1, segments, SEGMENT_BYTES, settings) as (services, (name,)),
+        consumer.connected(services.stack.endpoints.rlm_consumers, CONSUMER_BYTES) as reader,
+    ):
         processes = {**services.pids, "store": services.stack.endpoints.pids["s3"]}
         cpu_s = CpuSeconds(processes)
         bare = _bare(services)
@@ -121,9 +126,20 @@ def _catch_up(benchmark: str, settings: Mapping[str, str]) -> Result:
             for key, key_bytes in keys.items():
                 bare.fetch(key, 0, key_bytes)
 
+        def consumed(fetch_bytes: int) -> float:
+            return mib_per_s(size, lambda: reader.read_all(name, fetch_bytes, size))
+
         catch_up(FETCH_BYTES)
         get_all()
         of_one_mib: list[float] = []
+        by_consumer: dict[int, list[float]] = {MIB: [], CONSUMER_BYTES: []}
+        consumer_cpu_s = CpuSeconds(processes)
+
+        def also() -> None:
+            of_one_mib.append(catch_up(MIB))
+            by_consumer[MIB].append(consumed(MIB))
+            by_consumer[CONSUMER_BYTES].append(consumer_cpu_s.of(consumed, CONSUMER_BYTES))
+
         result = ratio(
             benchmark,
             3 if QUICK else 5,
@@ -140,9 +156,13 @@ def _catch_up(benchmark: str, settings: Mapping[str, str]) -> Result:
                 "RSM_VERIFY_READS": services.rsm_default("verify_reads"),
                 "store": STORE,
             },
-            beside=lambda: of_one_mib.append(catch_up(MIB)),
+            beside=also,
         )
         result.conditions["Fetch, 1 MiB each, MiB/s"] = statistics.median(of_one_mib)
+        for fetch_bytes, rates in by_consumer.items():
+            what = f"Kafka's Fetch, {fetch_bytes // MIB} MiB each, MiB/s"
+            result.conditions[what] = statistics.median(rates)
+        result.conditions["CPU s per GiB of those"] = consumer_cpu_s.per_gib(size)
         result.conditions["CPU s per GiB"] = cpu_s.per_gib(size)
         return result
 
