@@ -17,6 +17,7 @@ from tests.helm.dockerfile import ROOT
 
 KAFKA_LOG = ROOT / "tests" / "data" / "kafka-log"
 SERVICES = "Dockerfile"
+SPARK = "Dockerfile.spark"
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +33,13 @@ def cluster() -> Iterator[Cluster]:
 def services_image(cluster: Cluster) -> None:
     """The image of the services."""
     for archive in _archives(SERVICES):
+        cluster.load(archive)
+
+
+@pytest.fixture(scope="session")
+def spark_image(cluster: Cluster) -> None:
+    """The image of the sweeps and of executors."""
+    for archive in _archives(SPARK):
         cluster.load(archive)
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.cluster.cluster import NODE_IP, Cluster
+
 Object = dict[str, Any]
 
 _ESTABLISHED = "01"
@@ -142,11 +144,44 @@ class Network:
         return _selects(peer.get("podSelector", {}), other["metadata"].get("labels", {}))
 
 
+def observed(cluster: Cluster, ended: Sequence[Object] = ()) -> Network:
+    """Read what decides about connections from the cluster, with pods that were there before."""
+
+    def everywhere(kind: str) -> list[Object]:
+        items: list[Object] = cluster.get(kind, "--all-namespaces")["items"]
+        return items
+
+    return Network(
+        [*ended, *everywhere("pods")],
+        {one["metadata"]["name"]: one["metadata"]["labels"] for one in everywhere("namespaces")},
+        everywhere("endpointslices"),
+        everywhere("services"),
+        everywhere("networkpolicies"),
+        NODE_IP,
+    )
+
+
+def open_connections(pod: Object) -> set[Connection]:
+    """Return the connections of a pod, of any of whose processes this machine has the tables."""
+    name = f"/pod{pod['metadata']['uid']}/"
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if name in (process / "cgroup").read_text():
+                return connections(process)
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+    return set()
+
+
 def _selects(selector: Object, labels: Mapping[str, str]) -> bool:
-    if selector.keys() - {"matchLabels"}:
-        raise ValueError(f"selectors other than matchLabels are not compared here: {selector}")
+    expressions = selector.get("matchExpressions", ())
+    if selector.keys() - {"matchLabels", "matchExpressions"} or any(
+        one["operator"] != "In" for one in expressions
+    ):
+        raise ValueError(f"selectors other than matchLabels and In are not compared: {selector}")
     wanted: Mapping[str, str] = selector.get("matchLabels", {})
-    return wanted.items() <= labels.items()
+    one_of = all(labels.get(one["key"]) in one["values"] for one in expressions)
+    return one_of and wanted.items() <= labels.items()
 
 
 def _number(port: int | str, pod: Object | None) -> int | None:

@@ -3,18 +3,15 @@
 The cluster enforces no policy: what would be cut off elsewhere works here, and is seen here.
 """
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import yaml
 
 from services.local.trial import POSTGRES_PORT, STORE_PORT
 from tests.cluster.brokers import Broker
 from tests.cluster.clients import load
-from tests.cluster.cluster import NODE_IP, Cluster
+from tests.cluster.cluster import NODE_IP
 from tests.cluster.guide import blocks
-from tests.cluster.network import Connection, Network, connections
+from tests.cluster.network import Connection, observed, open_connections
 from tests.cluster.release import STOCK_BROKERS, TIER, Release
 from tests.harness.eventually import eventually
 
@@ -95,32 +92,3 @@ def test_other_connections_are_not_allowed(
     network = observed(restricted.cluster)
     assert pods
     assert not any(network.is_allowed(pod, connection) for pod in pods)
-
-
-def observed(cluster: Cluster) -> Network:
-    """Read what decides about connections from the cluster."""
-
-    def everywhere(kind: str) -> list[dict[str, Any]]:
-        items: list[dict[str, Any]] = cluster.get(kind, "--all-namespaces")["items"]
-        return items
-
-    return Network(
-        everywhere("pods"),
-        {one["metadata"]["name"]: one["metadata"]["labels"] for one in everywhere("namespaces")},
-        everywhere("endpointslices"),
-        everywhere("services"),
-        everywhere("networkpolicies"),
-        NODE_IP,
-    )
-
-
-def open_connections(pod: dict[str, Any]) -> set[Connection]:
-    """Return the connections of a pod, of any of whose processes this machine has the tables."""
-    name = f"/pod{pod['metadata']['uid']}/"
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if name in (process / "cgroup").read_text():
-                return connections(process)
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended
-    return set()
