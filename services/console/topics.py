@@ -24,7 +24,8 @@ from services.console.tier import Tier
 Json = dict[str, Any]
 
 LISTING_AGE_S = 1.0
-CONFIG_AGE_S = 5.0
+CONFIG_AGE_S = 30.0
+"""One call for each topic of a page, so that a page in view asks at every third refresh."""
 MAX_ROWS = 500
 """The most rows of one answer."""
 
