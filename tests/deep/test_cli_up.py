@@ -153,10 +153,10 @@ def test_up_with_tls_refuses_clients_without_a_certificate(
 
 def test_kcat_reads_as_the_page_of_consumers_says(up: Up) -> None:
     page = CONSUMERS_PAGE.read_text()
-    (command,) = re.findall(r"^kcat .*RLM_CONSUMERS.*$", page, re.MULTILINE)
+    (command,) = re.findall(r"^kcat .*LISTENER.*$", page, re.MULTILINE)
     done = subprocess.run(
         ["bash", "-euc", command],
-        env={**os.environ, "RLM_CONSUMERS": up.endpoints.rlm_consumers},
+        env={**os.environ, "LISTENER": up.endpoints.rlm_consumers},
         capture_output=True,
         text=True,
         timeout=120,
