@@ -14,8 +14,12 @@ _DAY = timedelta(days=1)
 
 def keystore(made: Certificate) -> Path:
     """Return one file of key and certificate."""
-    path = made.key.with_suffix(".keystore.pem")
-    path.write_text(made.key.read_text() + made.certificate.read_text())
+    return key_and_certificate(made.key, made.certificate, made.key.with_suffix(".keystore.pem"))
+
+
+def key_and_certificate(key: Path, certificate: Path, path: Path) -> Path:
+    """Write both into one file; return it."""
+    path.write_text(key.read_text() + certificate.read_text())
     return path
 
 

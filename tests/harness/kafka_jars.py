@@ -9,7 +9,9 @@ from xml.etree import ElementTree
 
 from tests.harness.maven_jars import JarsUnavailableError, ensure_jars
 
-POM = Path(__file__).resolve().parents[1] / "kafka" / "broker" / "pom.xml"
+_POMS = Path(__file__).resolve().parents[1] / "kafka"
+POM = _POMS / "broker" / "pom.xml"
+TOOLS_POM = _POMS / "tools" / "pom.xml"
 
 
 def ensure_kafka_jars(version: str | None = None) -> Path:
@@ -19,6 +21,12 @@ def ensure_kafka_jars(version: str | None = None) -> Path:
     """
     version = version or pinned_kafka_version()
     return ensure_jars(POM, f"kafka-{version}", [f"kafka.version={version}"])
+
+
+def ensure_tools_jars() -> Path:
+    """Return a directory with Kafka's tools, which need a broker's jars; raises likewise."""
+    version = pinned_kafka_version()
+    return ensure_jars(TOOLS_POM, f"kafka-tools-{version}", [f"kafka.version={version}"])
 
 
 def pinned_kafka_version() -> str:
