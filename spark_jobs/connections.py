@@ -20,6 +20,7 @@ from services.common.client_security import NOT_CHOSEN, SecurityOptions
 from services.rpc.client.channel import open_channel, peer_of
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient, SegmentObjectsClient
+from spark_jobs.waiting import wait_s
 
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
@@ -69,6 +70,7 @@ class Services:
             retry=retry_if_exception_type((RetriableRemoteStorageError, ThrottledError)),
             wait=wait_random_exponential(_FIRST_WAIT_S, _LONGEST_WAIT_S),
             stop=self._is_over,
+            sleep=wait_s,
             reraise=True,
         )
 

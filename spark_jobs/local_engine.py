@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from services.common.retry import RETRIABLE_ERRORS
 from spark_jobs.plan import PARTITION, ROWS_PER_BATCH
 from spark_jobs.stages import Selection, Stored, Task, TooManySegmentsError
+from spark_jobs.waiting import StoppedError, ended_by
 from spark_jobs.waves import Key, Wave
 
 THREADS = max(4, 2 * (os.cpu_count() or 1))
@@ -99,14 +100,15 @@ class LocalEngine:
         def run(number: int, rows: pa.Table) -> int:
             path = directory / f"part-{number:05}.parquet"
             batches = rows.to_batches(ROWS_PER_BATCH)
-            return _repeated(lambda: _write(path, task(_until(stop, batches)), schema, stop))
+            with ended_by(stop):
+                return _repeated(lambda: _write(path, task(_until(stop, batches)), schema, stop))
 
         with ThreadPoolExecutor(self._threads, thread_name_prefix=name) as pool:
-            futures = [pool.submit(run, number, rows) for number, rows in enumerate(inputs)]
             try:
+                futures = [pool.submit(run, number, rows) for number, rows in enumerate(inputs)]
                 counts = [future.result() for future in futures]
             except BaseException:
-                # A task failed, or a signal stops the sweep: the others end with their batch.
+                # A task failed, or a signal stops the sweep: the others end their batch or wait.
                 stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -119,14 +121,10 @@ class LocalEngine:
             self.require_room(pc.sum(heads["tier_segments"]).as_py() or 0)
 
 
-class _StoppedError(Exception):
-    """Another task failed, or the sweep was stopped."""
-
-
 def _until(stop: Event, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         if stop.is_set():
-            raise _StoppedError
+            raise StoppedError
         yield batch
 
 

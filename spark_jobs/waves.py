@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from spark_jobs.plan import Row
+from spark_jobs.waiting import wait_s
 
 Key = tuple[str, str, int]
 """Topic, topic id and number of a partition: the order of a plan."""
@@ -152,7 +153,7 @@ class Pace:
         self,
         per_s: float | None,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = wait_s,
     ) -> None:
         """Args: per_s: None for no limit."""
         self._per_s = per_s

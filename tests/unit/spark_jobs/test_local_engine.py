@@ -1,28 +1,33 @@
 """Test the stages of a sweep in one process, and what the driver does with their rows."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from threading import Event
 from uuid import UUID
 
 import pyarrow as pa
 import pytest
 
-from services.api.errors import RetriableRemoteStorageError
+from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.retention import Deletion, DeletionReason
 from services.api.topic_config import TopicConfig
+from spark_jobs.connections import Services
 from spark_jobs.local_engine import LocalEngine
 from spark_jobs.options import SweepOptions
 from spark_jobs.plan import PLAN_SCHEMA, SEGMENT, PartitionPlan, Row, batches_of, rows_in, rows_of
 from spark_jobs.stages import EVERYTHING, Selection, Stored, TooManySegmentsError
 from spark_jobs.sweep import Stages, SweepRun, sweep
 from spark_jobs.sweep_error import EXIT_FAILED, SweepError
-from spark_jobs.waves import Wave
+from spark_jobs.waiting import StoppedError
+from spark_jobs.waves import Pace, Wave
 from tests.harness.tier import segment
 
 TOPIC_ID = UUID(int=7)
 SIZES = pa.schema([("partition", pa.int32()), ("segments", pa.int32())])
 PLACE = ("partition", "position")
+LONG_S = 20.0
+"""How long a task waits if nothing ends its wait."""
 
 
 def plan_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -135,6 +140,44 @@ def test_a_task_that_fails_for_good_ends_the_stage(tmp_path: Path) -> None:
     with pytest.raises(RetriableRemoteStorageError, match="away"):
         engine.scatter("plan", fails, sizes(2), PLAN_SCHEMA, 1)
     assert len(attempts) == 4
+
+
+def wait_for_a_rate() -> None:
+    pace = Pace(1 / LONG_S)
+    for _ in range(2):
+        pace.wait_for(1)
+
+
+def wait_for_a_service() -> None:
+    def away() -> None:
+        raise RetriableRemoteStorageError("away")
+
+    Services("rlmm:1", "rsm:1", retry_for_s=LONG_S).retrying()(away)
+
+
+@pytest.mark.parametrize("wait", [wait_for_a_rate, wait_for_a_service])
+def test_a_task_that_waits_ends_when_the_stage_stops(
+    tmp_path: Path, wait: Callable[[], None]
+) -> None:
+    began, ends = Event(), []
+
+    def fails_while_the_other_waits(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if next(iter(rows_in(batches)))["partition"] == 0:
+            assert began.wait(60)
+            raise InvalidRequestError("wrong")
+        began.set()
+        try:
+            wait()
+        except Exception as e:
+            ends.append(type(e))
+            raise
+        yield from ()
+
+    with pytest.raises(InvalidRequestError):
+        LocalEngine(tmp_path, threads=2).scatter(
+            "plan", fails_while_the_other_waits, sizes(1, 1), PLAN_SCHEMA, 2
+        )
+    assert ends == [StoppedError]
 
 
 def test_a_tier_that_is_too_large_is_noticed_by_its_plan(tmp_path: Path) -> None:
