@@ -20,7 +20,7 @@ from services.common.printable import printable
 from spark_jobs.engines import open_local, open_spark, prefers_spark
 from spark_jobs.options import SweepOptions
 from spark_jobs.report import SEGMENTS_SUFFIX
-from spark_jobs.scratch import scratch_directory
+from spark_jobs.scratch import TEMPORARY, disk_errors, scratch_directory
 from spark_jobs.stages import Engine, TooManySegmentsError
 from spark_jobs.sweep import Say, SweepRun
 from spark_jobs.sweep_error import EXIT_REFUSED, SweepError, service_errors
@@ -77,7 +77,8 @@ def launch(
         directory = _made((options.local_work_dir or scratch).absolute() / plan_id)
         _require_writable(options.report)
         this = SweepRun(job, plan_id, directory, say)
-        report = _run(this, config, run_job, scratch)
+        with disk_errors(TEMPORARY if options.local_work_dir is None else "--work-dir"):
+            report = _run(this, config, run_job, scratch)
         _hand_over(this, options.report, document)
         return report
 

@@ -1,5 +1,6 @@
 """Test what becomes of the files of a sweep that was killed."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.scratch import scratch_directory
+from spark_jobs.sweep_error import EXIT_FAILED, SweepError
+from tests.harness.small_disk import small_disk
 
 KILLED = """
 import os, signal
@@ -37,6 +40,18 @@ def test_the_files_of_a_running_sweep_stay(temporary: Path) -> None:
     with scratch_directory() as running, scratch_directory() as other:
         assert running.is_dir()
         assert other != running
+
+
+def test_a_directory_that_cannot_be_made_is_named_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", 64 * 1024) as disk:
+        disk.make_read_only()
+        monkeypatch.setattr("tempfile.tempdir", str(disk.path))
+        with pytest.raises(SweepError) as caught, scratch_directory():
+            pass
+    assert caught.value.exit_code == EXIT_FAILED
+    assert re.fullmatch(r"TMPDIR: \S+: Read-only file system; .+", str(caught.value))
 
 
 def test_other_directories_stay(temporary: Path) -> None:
