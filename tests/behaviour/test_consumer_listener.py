@@ -285,6 +285,16 @@ class Asked(Listed):
         return iter(())
 
 
+def test_a_partition_that_is_named_twice_has_its_records_once(rlm: BrokerRemoteLogManager) -> None:
+    answers = Answers(rlm, Node(NODE_ID, "host", 1), lambda *_: True, 1)
+    data = framed(fetch_of(PAYMENTS.topic_id, 0, (0, 0, 0)))[4:]
+    answer = b"".join(answers.answer(FETCH, 13, data) or ())
+    (topic,) = FetchResponse.decode(answer[4:], version=13, header=True).responses
+    first, *others = topic.partitions
+    assert first.records
+    assert [(each.error_code, each.records) for each in others] == [(0, b"")] * 2
+
+
 def test_partitions_beyond_the_most_of_one_fetch_get_their_turn(
     rlm: BrokerRemoteLogManager,
 ) -> None:

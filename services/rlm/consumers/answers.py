@@ -265,6 +265,7 @@ class Answers:
                 except InvalidRequestError:
                     failed[at] = _OUT_OF_RANGE if each.fetch_offset < 0 else _INVALID_REQUEST
         parts = self._parts(request, self._next_of(list(wanted.values())))
+        throttle_time_ms = _throttle_time_ms(parts.values())
         responses = []
         for topic in _items(request.topics):
             key = topic.topic_id if by_id else topic.topic
@@ -274,12 +275,13 @@ class Answers:
                 if at in failed:
                     data.append(_no_data(each.partition, failed[at]))
                 else:
-                    data.append(self._data(each.partition, parts.get(names[at], []), by_id))
+                    # Named twice, a partition has its records once: the answer is bounded.
+                    data.append(self._data(each.partition, parts.pop(names[at], []), by_id))
             responses.append(
                 _FetchTopic(topic=topic.topic, topic_id=topic.topic_id, partitions=data)
             )
         return FetchResponse(
-            throttle_time_ms=_throttle_time_ms(parts.values()),
+            throttle_time_ms=throttle_time_ms,
             error_code=_NONE,
             session_id=0,
             responses=responses,

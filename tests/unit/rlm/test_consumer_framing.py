@@ -44,3 +44,11 @@ def test_frames_are_those_of_the_library(version: int, size: int) -> None:
     plain.API_VERSION = version
     plain.with_header(9)
     assert b"".join(framed) == plain.encode(header=True, framed=True)
+
+
+def test_small_batches_are_sent_together_and_nothing_of_their_source_is_kept() -> None:
+    batches = [memoryview(bytes(64 * 1024))[:512] for _ in range(2_000)]
+    records = Records()
+    framed = records.framed(answer_of([records.token_for(batches)] + [b""] * 3), 11, 9)
+    assert len(framed) == 4
+    assert all(isinstance(each, bytes) for each in framed)
