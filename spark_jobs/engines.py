@@ -66,5 +66,5 @@ def open_spark(
         spark_errors(),
         spark_session(name, scratch, this.directory / "spark.log", settings) as spark,
     ):
-        wait_for_executors(spark)
+        wait_for_executors(spark, this.say)
         yield SparkEngine(spark, where)

@@ -5,8 +5,19 @@ import time
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
+from spark_jobs.progress import said_every
+from spark_jobs.sweep import Say
+
 WAIT_S = 60.0
 """How long a job waits for cores that it was promised."""
+
+NO_EXECUTOR_S = 30.0
+"""How often it is said that there is no executor yet."""
+
+_NO_EXECUTOR = (
+    "the cluster has given no executor for {:.0f} s; look for free cores and memory at its master, "
+    "or ask for less with --conf spark.executor.cores=N and --conf spark.executor.memory=SIZE"
+)
 
 _SETTLED_S = 3.0
 """If no number was promised: no executor came for so long."""
@@ -14,17 +25,18 @@ _SETTLED_S = 3.0
 _POLL_S = 0.1
 
 
-def wait_for_executors(spark: SparkSession) -> None:
+def wait_for_executors(spark: SparkSession, say: Say) -> None:
     """Wait until the executors of a cluster have registered, for at most WAIT_S.
 
     They register one after the other when Spark has started, and `defaultParallelism` counts only
-    those that have. Without an executor at all it waits as any job of Spark's does.
+    those that have. Without an executor at all it waits as any job of Spark's does, and says so.
     """
     context = spark.sparkContext
     conf = context.getConf()
     if _is_fixed(conf):
         return
-    spark.range(1).collect()  # needs an executor
+    with said_every(NO_EXECUTOR_S, lambda past_s: say(_NO_EXECUTOR.format(past_s))):
+        spark.range(1).collect()  # needs an executor
     promised = _promised_cores(conf)
     cores, since_s = context.defaultParallelism, time.monotonic()
     deadline_s = since_s + WAIT_S

@@ -7,11 +7,10 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import Event, Thread, Timer
+from threading import Timer
 from types import FrameType
 from typing import Protocol, TextIO, TypeVar
 from uuid import uuid4
@@ -19,6 +18,7 @@ from uuid import uuid4
 from services.common.printable import printable
 from spark_jobs.engines import open_local, open_spark, prefers_spark
 from spark_jobs.options import SweepOptions
+from spark_jobs.progress import still_said
 from spark_jobs.report import SEGMENTS_SUFFIX
 from spark_jobs.scratch import TEMPORARY, disk_errors, scratch_directory
 from spark_jobs.stages import Engine, TooManySegmentsError
@@ -40,8 +40,6 @@ class JobConfig(Protocol):
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _AGAIN_S = 0.1
-SILENT_S = 4.0
-"""How long nothing is said while something runs."""
 
 _STOPPED = "stopped; run the command again to finish what it began"
 
@@ -120,25 +118,6 @@ def run_as_program(
         print_line(f"{job}: {e}")
         return e.exit_code
     return report.exit_code
-
-
-@contextmanager
-def still_said(say: Say, what: str, silent_s: float = SILENT_S) -> Iterator[None]:
-    """Say `what`, and say it again with its time every `silent_s` seconds until the block ends."""
-    ended, began = Event(), time.monotonic()
-
-    def repeat() -> None:
-        while not ended.wait(silent_s):
-            say(f"{what}: {time.monotonic() - began:.0f} s so far")
-
-    say(what)
-    repeater = Thread(target=repeat, name="progress", daemon=True)
-    repeater.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        repeater.join()
 
 
 def print_line(text: str) -> None:

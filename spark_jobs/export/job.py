@@ -23,7 +23,8 @@ from spark_jobs.export.leases import Leases
 from spark_jobs.export.options import JOB, ExportOptions, parse_args
 from spark_jobs.export.progress import application_id, begin_of, ranges
 from spark_jobs.export.table import ExportTable
-from spark_jobs.launch import print_line, still_said, stopped_by_signals
+from spark_jobs.launch import print_line, stopped_by_signals
+from spark_jobs.progress import still_said
 from spark_jobs.records.options import RecordsOptions, records_options
 from spark_jobs.records.source import NAME, SedimentRecords
 from spark_jobs.records.tier import TierReader, connected, read_reach, wanted_partitions

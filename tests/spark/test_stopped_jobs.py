@@ -1,6 +1,8 @@
-"""Ctrl-C and SIGTERM end a job whose driver waits for Spark: on a cluster without any worker."""
+"""What a job says on a cluster without any worker, and that Ctrl-C and SIGTERM end it."""
 
+import re
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,3 +65,24 @@ def test_a_job_that_waits_for_spark_can_be_stopped(
         "stopped; run the command again to finish what it began"
     )
     assert "Traceback" not in stopped.stderr
+
+
+def test_a_job_says_that_the_cluster_gives_no_executor(
+    tier: Tier, cluster: StandaloneCluster, tmp_path: Path
+) -> None:
+    said = tmp_path / "said"
+    addresses = ("--rsm", tier.rsm_process.address, "--rlmm", tier.rlmm_process.address)
+    options = ("--plaintext", *addresses, "--master", cluster.master)
+    with said.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "spark_jobs.main", "retention", *options],
+            env=own_environment({}),
+            stdin=subprocess.DEVNULL,
+            stderr=errors,
+        )
+    try:
+        line = re.compile(r"^retention_sweep: .* given no executor for \d+ s; look for free", re.M)
+        eventually(lambda: line.search(said.read_text()), deadline_ms=TIMEOUT_S * 1_000)
+    finally:
+        process.terminate()
+        process.wait(TIMEOUT_S)
