@@ -104,7 +104,7 @@
 {{- $wrong := list -}}
 {{- range $component := list "rlmm" "sweeps" "checks" -}}
 {{- $own := index $.Values $component -}}
-{{- $limit := dig "limits" "ephemeral-storage" "" $own.resources -}}
+{{- $limit := dig "limits" "ephemeral-storage" "" ($own.resources | default dict) -}}
 {{- $hasScratch := or (ne $component "checks") (eq $own.engine "spark") -}}
 {{- $least := include "sediment.bytes" (dict "amount" $own.scratchSizeLimit) | int64 -}}
 {{- $bytes := include "sediment.bytes" (dict "amount" $limit) | int64 -}}

@@ -530,6 +530,7 @@ def test_a_limit_of_disk_that_the_scratch_volume_alone_reaches_is_refused(compon
         return minimal({component: {"resources": resources, "scratchSizeLimit": "2Gi"}})
 
     render(limit("3Gi"))
+    render(minimal({component: {"resources": None}}))
     sentence = f"{component}.resources.limits.ephemeral-storage is 2Gi and"
     with pytest.raises(ChartRefusedError, match=sentence):
         render(limit("2Gi"))
