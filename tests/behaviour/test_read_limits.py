@@ -84,7 +84,7 @@ def test_a_read_without_a_slot_in_time_is_empty_whatever_it_did_before(
     lose_rolled_segments(log_dir)
     hanging = Semaphore(0)
     rsm = Hanging(stack.rsm, "fetch_index", hanging)
-    limits = RlmLimits(read=RemoteReadLimits(threads=1, wait_s=1.0))
+    limits = RlmLimits(read=RemoteReadLimits(threads=1, wait_s=3.0))
     rlm = stack.rlm(log_dir, rsm=rsm, limits=limits)
     slots = rlm.remote_readers
     with ThreadPoolExecutor(2) as pool:
@@ -102,7 +102,7 @@ def test_a_read_without_a_slot_in_time_is_empty_whatever_it_did_before(
             for part in (found, at_once):
                 assert (part.error, part.error_message) == (FetchError.NONE, "")
                 assert (part.record_batches, part.throttle_time_ms) == (b"", 1)
-            with pytest.raises(RetriableRemoteStorageError, match="no turn within 1 s"):
+            with pytest.raises(RetriableRemoteStorageError, match="no turn within 3 s"):
                 rlm.build_remote_log_aux_state(AuxStateQuery(NAME, 20))
     assert isinstance(read(rlm, 15), bytes)
 
