@@ -17,10 +17,10 @@ from services.api.errors import (
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects
 from services.common.client_security import NOT_CHOSEN, SecurityOptions
+from services.common.retry import wait_s
 from services.rpc.client.channel import open_channel, peer_of
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient, SegmentObjectsClient
-from spark_jobs.waiting import wait_s
 
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0

@@ -11,10 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from services.common.retry import RETRIABLE_ERRORS
+from services.common.retry import RETRIABLE_ERRORS, StoppedError, ended_by
 from spark_jobs.plan import PARTITION, ROWS_PER_BATCH
 from spark_jobs.stages import Selection, Stored, Task, TooManySegmentsError
-from spark_jobs.waiting import StoppedError, ended_by
 from spark_jobs.waves import Key, Wave
 
 THREADS = max(4, 2 * (os.cpu_count() or 1))

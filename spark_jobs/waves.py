@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from services.common.retry import wait_s
 from spark_jobs.plan import Row
-from spark_jobs.waiting import wait_s
 
 Key = tuple[str, str, int]
 """Topic, topic id and number of a partition: the order of a plan."""

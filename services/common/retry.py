@@ -1,10 +1,13 @@
-"""Decide which errors to retry and when, and plan again what has become out of date."""
+"""Decide which errors to retry and when, wait, and plan again what has become out of date."""
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from math import ldexp
 from random import Random
+from threading import Event
 from typing import TypeVar
 
 from services.api.errors import ConcurrentUpdateError, RetriableRemoteStorageError, ThrottledError
@@ -31,6 +34,37 @@ class Backoff:
         # Beyond 2^31 every maximum is reached; much larger powers overflow a float.
         full = min(self.max_s, ldexp(self.initial_s, min(failures - 1, 31)))
         return full * self.chance.uniform(1.0 - self.jitter, 1.0 + self.jitter)
+
+
+_stop: ContextVar[Event | None] = ContextVar("stop", default=None)
+"""Of what runs the task of this thread; None if the end of the process ends its waits."""
+
+
+class StoppedError(Exception):
+    """The work that this task is a part of was stopped."""
+
+
+@contextmanager
+def ended_by(stop: Event) -> Iterator[None]:
+    """End each `wait_s` of this thread as soon as `stop` is set, until the block ends."""
+    token = _stop.set(stop)
+    try:
+        yield
+    finally:
+        _stop.reset(token)
+
+
+def wait_s(seconds: float) -> None:
+    """Wait so many seconds.
+
+    Raises:
+        StoppedError: the work was stopped, so that the task must not go on.
+    """
+    stop = _stop.get()
+    if stop is None:
+        time.sleep(seconds)
+    elif stop.wait(seconds):
+        raise StoppedError
 
 
 REPLANS = 4

@@ -12,6 +12,7 @@ from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.retention import Deletion, DeletionReason
 from services.api.topic_config import TopicConfig
+from services.common.retry import StoppedError
 from spark_jobs.connections import Services
 from spark_jobs.local_engine import LocalEngine
 from spark_jobs.options import SweepOptions
@@ -19,7 +20,6 @@ from spark_jobs.plan import PLAN_SCHEMA, SEGMENT, PartitionPlan, Row, batches_of
 from spark_jobs.stages import EVERYTHING, Selection, Stored, TooManySegmentsError
 from spark_jobs.sweep import Stages, SweepRun, sweep
 from spark_jobs.sweep_error import EXIT_FAILED, SweepError
-from spark_jobs.waiting import StoppedError
 from spark_jobs.waves import Pace, Wave
 from tests.harness.tier import segment
 
