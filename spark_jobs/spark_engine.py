@@ -24,6 +24,7 @@ _CAUSES = (
     re.compile(r"(?P<cause>Mkdirs failed to create .+?)(?: \(exists.*)?$", re.M),
     re.compile(r"^Caused by: (?P<cause>[\w.$]*(?:Access|FileSystem|NoSuchBucket)\w*: .+)$", re.M),
     re.compile(r"(?P<cause>No FileSystem for scheme .+)$", re.M),
+    re.compile(r"(?P<cause>Path does not exist: \S+?)\.?(?: SQLSTATE.*)?$", re.M),
     re.compile(r"(?P<cause>Class org\.apache\.hadoop\.fs\.\S+ not found)"),
     re.compile(r"Job aborted due to stage failure: (?P<cause>.+)$", re.M),
     re.compile(r"^(?P<cause>[\w.]+(?:Error|Exception): .+)$", re.M),
@@ -149,7 +150,7 @@ def spark_errors(directory: str | None = None, hint: str = _HINT) -> Iterator[No
     try:
         yield
     except (PySparkException, Py4JError) as e:
-        cause = _cause(e)
+        cause = cause_of(e)
         if directory is not None and _IS_DIRECTORY.search(cause):
             raise SweepError(
                 f"--work-dir: executors cannot write to {directory}: {cause}; name a "
@@ -170,7 +171,7 @@ def raised_in_task(error: Exception, kinds: Sequence[type[Exception]]) -> str | 
     return found["cause"].strip()
 
 
-def _cause(error: Exception) -> str:
+def cause_of(error: Exception) -> str:
     """Find the cause of a failed Spark job; return it as one line."""
     text = str(error)
     for pattern in _CAUSES:

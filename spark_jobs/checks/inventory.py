@@ -1,10 +1,14 @@
 """Read an inventory of a bucket, as S3 makes it, and refuse one that is not of the location."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -26,12 +30,17 @@ from spark_jobs.checks.inventory_files import (
 from spark_jobs.checks.objects import OBJECTS_SCHEMA, object_row
 from spark_jobs.checks.options import Inventory
 from spark_jobs.plan import batches_of, rows_in
-from spark_jobs.spark_engine import SparkEngine, spark_errors
+from spark_jobs.spark_engine import SparkEngine, cause_of, spark_errors
 from spark_jobs.sweep_error import EXIT_REFUSED, SweepError
 
 COLUMNS = ("bucket", "key", "size", "last_modified_date")
 _VERSIONS = {"is_latest": "true", "is_delete_marker": "false"}
 """Columns of an inventory of all versions, and the values of the present one."""
+
+_IS_PATH = re.compile(
+    r"Path does not exist|No FileSystem|UnsupportedFileSystem|FileNotFound|NoSuchBucket|Access"
+)
+"""What a cause says if the path of an inventory is wrong."""
 
 _SAMPLE = 100
 """Objects of the store that are looked up in the inventory."""
@@ -63,7 +72,7 @@ def open_inventory(
     sample = objects.list_segment_objects(ObjectQuery(location_id), page_size=_SAMPLE).objects
     if not sample:
         raise _refused("the store lists no segment in this location; leave the option out")
-    with spark_errors():
+    with spark_errors(), _path_errors(inventory.path):
         rows = _rows_of(engine.session, inventory)
         _check(rows, sample, inventory)
     kept = rows.select("key", "size_bytes", "modified_ms")
@@ -183,6 +192,18 @@ def _check(rows: DataFrame, sample: Iterable[SegmentObject], inventory: Inventor
             f"{path} has no object that the store lists, such as {keys[0]}; it is of another "
             "bucket or location: give that of this one"
         )
+
+
+@contextmanager
+def _path_errors(path: str) -> Iterator[None]:
+    """Refuse a path that cannot be read; any other error of Spark stays as it is."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as e:
+        cause = cause_of(e)
+        if _IS_PATH.search(cause) is None:
+            raise
+        raise _refused(f"{path}: {cause}; give a path that every executor can read") from e
 
 
 def _refused(reason: str) -> SweepError:

@@ -219,6 +219,27 @@ def test_an_inventory_of_another_bucket_is_refused_before_anything(
     assert {each.run_id for each in all_anomalies(tier.rlmm)} == before
 
 
+@pytest.mark.parametrize(
+    ("path", "cause"),
+    [
+        ("/nowhere/inventory.csv", "Path does not exist: file:/nowhere/inventory.csv"),
+        ("/nowhere/inventory.parquet", "Path does not exist: file:/nowhere/inventory.parquet"),
+        ("/nowhere/manifest.json", "Path does not exist: file:/nowhere/manifest.json"),
+        ("s4://bucket/inventory.csv", 'No FileSystem for scheme "s4"'),
+    ],
+)
+def test_an_inventory_that_cannot_be_read_is_refused(
+    spark: SparkSession, tier: Tier, tmp_path: Path, filled: Filled, path: str, cause: str
+) -> None:
+    assert filled.anomalies
+    with pytest.raises(SweepError) as refused:
+        on_spark(spark, tier, tmp_path, inventory=Inventory(path, tier.bucket))
+    assert refused.value.exit_code == EXIT_REFUSED
+    assert str(refused.value) == (
+        f"--inventory: {path}: {cause}; give a path that every executor can read"
+    )
+
+
 def test_scrub_finds_the_same_as_one_process(
     spark: SparkSession, tier: Tier, tmp_path: Path, filled: Filled
 ) -> None:
