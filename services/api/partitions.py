@@ -479,17 +479,25 @@ class VerificationKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class VerificationRun:
-    """A run that verified part `part`, from 1, of `parts` parts of each topic."""
+    """A run that verified part `part`, from 1, of `parts` parts of each topic.
+
+    Attributes:
+        listed_at_ms: when the objects were listed, if long before the run's end; None for its end.
+    """
 
     kind: VerificationKind
     run_id: str
     part: int = 1
     parts: int = 1
+    listed_at_ms: int | None = None
 
     def __post_init__(self) -> None:
         check_run_id(self.run_id)
         require(1 <= self.parts <= MAX_PARTS, "parts", f"must be 1 to {MAX_PARTS}, is {self.parts}")
         require(1 <= self.part <= self.parts, "part", f"must be 1 to {self.parts}, is {self.part}")
+        if self.listed_at_ms is not None:
+            require_int64(self.listed_at_ms, "listed_at_ms")
+            require(self.listed_at_ms >= 0, "listed_at_ms", "must not be before 1970")
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,7 +523,7 @@ class Verification:
     Attributes:
         verified_parts: of `parts`.
         ended_ms, last_ended_ms: when the oldest and the latest of them ended, by the database's
-            clock.
+            clock, or when their objects were listed if that was long before.
         run_id: of the latest.
     """
 

@@ -211,10 +211,12 @@ def _seen(row: AnyRow) -> SeenAnomaly:
 # Rows come in the order of the key, so that two reports never deadlock.
 VERIFIED = """
     INSERT INTO verifications (
-        topic_id, kind, parts, part, run_id, segments, verified_segments, verified_bytes,
-        failed_segments)
-    SELECT topic_id, %(kind)s, %(parts)s, %(part)s, %(run_id)s, segments, verified_segments,
-        verified_bytes, failed_segments
+        topic_id, kind, parts, part, ended_at, run_id, segments, verified_segments,
+        verified_bytes, failed_segments)
+    SELECT topic_id, %(kind)s, %(parts)s, %(part)s,
+        CASE WHEN %(listed_at_ms)s::bigint < extract(epoch FROM clock_timestamp()) * 1000
+            THEN to_timestamp(%(listed_at_ms)s::bigint / 1000.0) ELSE clock_timestamp() END,
+        %(run_id)s, segments, verified_segments, verified_bytes, failed_segments
     FROM json_to_recordset(%(rows)s) AS done (
         topic_id uuid, segments bigint, verified_segments bigint, verified_bytes bigint,
         failed_segments bigint)
@@ -226,7 +228,8 @@ VERIFIED = """
         segments = excluded.segments,
         verified_segments = excluded.verified_segments,
         verified_bytes = excluded.verified_bytes,
-        failed_segments = excluded.failed_segments"""
+        failed_segments = excluded.failed_segments
+    WHERE verifications.ended_at <= excluded.ended_at"""
 
 # Of a topic and kind first the sets that have all their parts, the latest first; then the set with
 # the largest share of its parts.
@@ -272,6 +275,7 @@ def report_verification(
         "parts": run_.parts,
         "part": run_.part,
         "run_id": run_.run_id,
+        "listed_at_ms": run_.listed_at_ms,
     }
     made = [{**asdict(topic), "topic_id": topic_id.hex} for topic_id, topic in rows.items()]
     run(session.connection(), VERIFIED, made, values)

@@ -75,6 +75,7 @@ class ReconciliationPlan:
         grace_ms: ignore objects younger than this; delete only what was first seen before that.
         delete: delete orphans and abort uploads; otherwise only report them.
         locations: the locations whose objects are compared.
+        listed_at_ms: when the objects were listed, of an inventory; None if the run lists them.
     """
 
     run_id: str
@@ -82,6 +83,7 @@ class ReconciliationPlan:
     grace_ms: int = DEFAULT_GRACE_MS
     delete: bool = False
     locations: Sequence[int] = (CURRENT_LOCATION,)
+    listed_at_ms: int | None = None
 
     @property
     def before_ms(self) -> int:
@@ -238,7 +240,9 @@ class Recording:
             RetriableRemoteStorageError: a service is unreachable; run it again.
         """
         self._report()
-        run = VerificationRun(VerificationKind.RECONCILE, self._plan.run_id)
+        run = VerificationRun(
+            VerificationKind.RECONCILE, self._plan.run_id, listed_at_ms=self._plan.listed_at_ms
+        )
         self.done.coverage.report(self._rlmm, run, topic_ids)
         if self._plan.delete:
             self._deletion.delete(self._plan.run_id, self._plan.grace_ms)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from services.api.remote_storage_manager import (
 from spark_jobs.checks.frames import whole_frame
 from spark_jobs.checks.inventory_files import (
     MANIFEST,
+    InventoryFiles,
     NoInventoryError,
     is_manifest,
     read_manifest,
@@ -52,31 +54,40 @@ class OpenInventory:
 
     Attributes:
         rows: `key`, `size_bytes`, `modified_ms`.
+        made_ms: when it was made, or before that.
         location_id: the number of the location that it lists.
         prefix: with which the location's keys begin.
     """
 
     rows: DataFrame
+    made_ms: int
     location_id: int
     prefix: str
 
 
 def open_inventory(
-    engine: SparkEngine, objects: SegmentObjects, inventory: Inventory, location_id: int
+    engine: SparkEngine,
+    objects: SegmentObjects,
+    inventory: Inventory,
+    location_id: int,
+    now_ms: int,
 ) -> OpenInventory:
     """Read and check an inventory of a location.
 
     Raises:
-        SweepError: it is none, or it is of another bucket; with the exit code of a refusal.
+        SweepError: it is none, it is too old, or it is of another bucket; with the exit code of a
+            refusal.
     """
     sample = objects.list_segment_objects(ObjectQuery(location_id), page_size=_SAMPLE).objects
     if not sample:
         raise _refused("the store lists no segment in this location; leave the option out")
     with spark_errors(), _path_errors(inventory.path):
-        rows = _rows_of(engine.session, inventory)
-        _check(rows, sample, inventory)
-    kept = rows.select("key", "size_bytes", "modified_ms")
-    return OpenInventory(kept, sample[0].location.location_id, prefix_of(sample[0].location.key))
+        rows, made_ms = _rows_of(engine.session, inventory)
+        newest_ms = _check(rows, sample, inventory)
+    made_ms = newest_ms if made_ms is None else made_ms
+    _require_young(made_ms, inventory, now_ms)
+    kept, found = rows.select("key", "size_bytes", "modified_ms"), sample[0].location
+    return OpenInventory(kept, made_ms, found.location_id, prefix_of(found.key))
 
 
 def inventory_objects(engine: SparkEngine, opened: OpenInventory, name: str) -> DataFrame:
@@ -102,11 +113,17 @@ def _object_of(row: Mapping[str, str | int], location_id: int, prefix: str) -> S
     return SegmentObject(location, name, int(row["size_bytes"]), "", int(row["modified_ms"]))
 
 
-def _rows_of(spark: SparkSession, inventory: Inventory) -> DataFrame:
-    """Read an inventory as `bucket`, `key`, `size_bytes`, `modified_ms`; null for what is none."""
-    path = inventory.path.rstrip("/")
+def _rows_of(spark: SparkSession, inventory: Inventory) -> tuple[DataFrame, int | None]:
+    """Read an inventory as `bucket`, `key`, `size_bytes`, `modified_ms`; null for what is none.
+
+    Returns:
+        the rows, and when the inventory was made if it says so.
+    """
+    path, made_ms = inventory.path.rstrip("/"), None
     if is_manifest(path):
-        frame, is_csv = _frame_of_manifest(spark, path, inventory.bucket)
+        files = _manifest_of(spark, path, inventory.bucket)
+        made_ms, is_csv = files.made_ms, files.format == "CSV"
+        frame = _frame_of_manifest(spark, files)
     elif path.endswith((".csv", ".csv.gz")):
         frame, is_csv = _frame_of_csv(spark, path), True
     elif path.endswith((".parquet", ".orc")):
@@ -125,16 +142,16 @@ def _rows_of(spark: SparkSession, inventory: Inventory) -> DataFrame:
             frame = frame.where(F.lower(F.col(name).cast("string")) == value)
     key = F.url_decode("key") if is_csv else F.col("key")  # S3 encodes keys only in CSV
     written = F.col("last_modified_date").try_cast("timestamp")
-    return frame.select(
+    rows = frame.select(
         "bucket",
         key.alias("key"),
         F.col("size").try_cast("long").alias("size_bytes"),
         F.unix_millis(written).alias("modified_ms"),
     )
+    return rows, made_ms
 
 
-def _frame_of_manifest(spark: SparkSession, path: str, bucket: str) -> tuple[DataFrame, bool]:
-    """Read the files that a manifest names; return also whether they are CSV."""
+def _manifest_of(spark: SparkSession, path: str, bucket: str) -> InventoryFiles:
     [row] = spark.read.text(path, wholetext=True).collect()
     try:
         files = read_manifest(row[0], path)
@@ -142,11 +159,16 @@ def _frame_of_manifest(spark: SparkSession, path: str, bucket: str) -> tuple[Dat
         raise _refused(f"{path}: {e}") from e
     if files.bucket != bucket:
         raise _refused(f"{path} is of the bucket {files.bucket}, not of {bucket}; give that of it")
+    return files
+
+
+def _frame_of_manifest(spark: SparkSession, files: InventoryFiles) -> DataFrame:
+    """Read the files that a manifest names."""
     paths = list(files.paths)
     if files.format != "CSV":
-        return spark.read.format(files.format.lower()).load(paths), False
+        return spark.read.format(files.format.lower()).load(paths)
     columns = ", ".join(f"`{name}` STRING" for name in files.columns)
-    return spark.read.csv(paths, schema=columns, header=False, escape='"'), True
+    return spark.read.csv(paths, schema=columns, header=False, escape='"')
 
 
 def _frame_of_csv(spark: SparkSession, path: str) -> DataFrame:
@@ -165,8 +187,12 @@ def _has_columns(frame: DataFrame) -> bool:
     return set(COLUMNS) <= set(frame.columns)
 
 
-def _check(rows: DataFrame, sample: Iterable[SegmentObject], inventory: Inventory) -> None:
-    """Refuse an inventory with another bucket, an incomplete one, and one without the sample."""
+def _check(rows: DataFrame, sample: Iterable[SegmentObject], inventory: Inventory) -> int:
+    """Refuse an inventory with another bucket, an incomplete one, and one without the sample.
+
+    Returns:
+        when its newest object was written; it was made then or later.
+    """
     is_other = F.col("bucket").isNull() | (F.col("bucket") != inventory.bucket)
     is_partial = F.col("size_bytes").isNull() | F.col("modified_ms").isNull()
     keys = [each.location.key for each in sample]
@@ -185,13 +211,29 @@ def _check(rows: DataFrame, sample: Iterable[SegmentObject], inventory: Inventor
         raise _refused(
             f"{path} has {found['partial']:,} rows without key, size or time; make it again"
         )
-    newest_ms = found["newest_ms"]
-    is_expected = newest_ms is None or any(each.modified_ms <= newest_ms for each in sample)
-    if is_expected and not found["known"]:
+    if found["newest_ms"] is None:
+        raise _refused(f"{path} has no objects; make it again")
+    newest_ms = int(found["newest_ms"])
+    if any(each.modified_ms <= newest_ms for each in sample) and not found["known"]:
         raise _refused(
             f"{path} has no object that the store lists, such as {keys[0]}; it is of another "
             "bucket or location: give that of this one"
         )
+    return newest_ms
+
+
+def _require_young(made_ms: int, inventory: Inventory, now_ms: int) -> None:
+    """Refuse an old inventory: it hides what was lost since."""
+    age_ms = now_ms - made_ms
+    if age_ms > inventory.max_age_ms:
+        raise _refused(
+            f"{inventory.path} is of {text_of_ms(made_ms)}, {age_ms:,} ms old, and hides what was "
+            f"lost since; give a newer one, or raise --max-inventory-age-ms {inventory.max_age_ms}"
+        )
+
+
+def text_of_ms(at_ms: int) -> str:
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)).isoformat()
 
 
 @contextmanager

@@ -15,6 +15,10 @@ class NoInventoryError(Exception):
     """The text is not the manifest of an inventory; says why."""
 
 
+_LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999, in which calendars end."""
+
+
 @dataclass(frozen=True, slots=True)
 class InventoryFiles:
     """What a manifest says.
@@ -22,12 +26,14 @@ class InventoryFiles:
     Attributes:
         format: one of FORMATS.
         bucket: that was listed.
+        made_ms: when the store began to make it.
         columns: of a CSV file, which has no line with their names; empty for the other formats.
         paths: of the files.
     """
 
     format: str
     bucket: str
+    made_ms: int
     columns: tuple[str, ...]
     paths: tuple[str, ...]
 
@@ -42,18 +48,20 @@ def read_manifest(text: str, path: str) -> InventoryFiles:
         document = json.loads(text)
         file_format, schema = document["fileFormat"], document["fileSchema"]
         keys = [each["key"] for each in document["files"]]
-        bucket = document["sourceBucket"]
+        bucket, made_ms = document["sourceBucket"], int(document["creationTimestamp"])
+        if not 0 <= made_ms <= _LATEST_MS:
+            raise ValueError(f"creationTimestamp is {made_ms}")
     except (ValueError, KeyError, TypeError) as e:
         raise NoInventoryError(
             f"it is not a manifest of S3 ({type(e).__name__}: {e}); it needs fileFormat, "
-            "fileSchema, files and sourceBucket"
+            "fileSchema, files, sourceBucket and creationTimestamp; copy it as S3 wrote it"
         ) from e
     if file_format not in FORMATS:
         raise NoInventoryError(f"its files are {file_format}, not one of {', '.join(FORMATS)}")
     if not keys or not all(isinstance(each, str) for each in (*keys, bucket, schema)):
         raise NoInventoryError("it names no files; the inventory was not finished")
     columns = column_names(schema.split(",")) if file_format == "CSV" else ()
-    return InventoryFiles(file_format, bucket, columns, tuple(_paths(path, keys)))
+    return InventoryFiles(file_format, bucket, made_ms, columns, tuple(_paths(path, keys)))
 
 
 def column_names(names: Iterable[str]) -> tuple[str, ...]:

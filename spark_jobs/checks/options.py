@@ -11,6 +11,8 @@ from services.workflows.reconcile import DEFAULT_GRACE_MS
 from services.workflows.scrub import DEFAULT_RATE_BYTES_PER_S, parse_part
 from spark_jobs.options import EngineName, SweepOptions, add_job_options, job_options_of
 
+MAX_INVENTORY_AGE_MS = 3 * 24 * 60 * 60 * 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
@@ -19,10 +21,15 @@ class Inventory:
     Attributes:
         path: of S3's manifest.json, or of files as CSV, Parquet or ORC, as every executor sees it.
         bucket: the name of the location's bucket, which the file must name.
+        max_age_ms: an older one is refused.
     """
 
     path: str
     bucket: str
+    max_age_ms: int = MAX_INVENTORY_AGE_MS
+
+    def __post_init__(self) -> None:
+        require(self.max_age_ms >= 1, "--max-inventory-age-ms", "must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +130,18 @@ def parse_reconcile(argv: Sequence[str]) -> ReconcileConfig:
         help="S3's manifest.json, or CSV, Parquet or ORC; instead of a listing",
     )
     add("--bucket", default="", help="the bucket that the inventory must be of")
+    add(
+        "--max-inventory-age-ms",
+        type=int,
+        default=MAX_INVENTORY_AGE_MS,
+        help="refuse an older inventory; default: three days",
+    )
     arguments = parser.parse_args(argv)
     inventory = None
     if arguments.inventory is not None:
         require(arguments.bucket != "", "--bucket", "name the location's bucket with --inventory")
-        inventory = Inventory(arguments.inventory, arguments.bucket)
+        max_age_ms = arguments.max_inventory_age_ms
+        inventory = Inventory(arguments.inventory, arguments.bucket, max_age_ms)
     return ReconcileConfig(
         job_options_of(arguments, EngineName.SPARK),
         arguments.delete,

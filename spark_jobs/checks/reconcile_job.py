@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from pyspark.sql import DataFrame
@@ -19,7 +20,12 @@ from spark_jobs.checks.frames import (
     shard_column,
     whole_frame,
 )
-from spark_jobs.checks.inventory import OpenInventory, inventory_objects, open_inventory
+from spark_jobs.checks.inventory import (
+    OpenInventory,
+    inventory_objects,
+    open_inventory,
+    text_of_ms,
+)
 from spark_jobs.checks.judging import (
     COUNTED,
     FINDING,
@@ -54,7 +60,9 @@ def run(engine: Engine, this: SweepRun, config: ReconcileConfig) -> CheckReport:
     with services.connected_rlmm() as rlmm, services.connected_objects() as objects:
         listed = None
         if config.inventory is not None:
-            listed = open_inventory(engine, objects, config.inventory, plan.locations[0])
+            location_id = plan.locations[0]
+            listed = open_inventory(engine, objects, config.inventory, location_id, plan.now_ms)
+            plan = replace(plan, listed_at_ms=listed.made_ms)
         recording = Recording(rlmm, objects, plan)
         this.say("listing uploads")
         view = MetadataView(rlmm)
@@ -92,9 +100,10 @@ class _Comparison:
     def of_inventory(self, inventory: OpenInventory) -> DataFrame:
         """Compare an inventory; then list the shards with findings, and compare them again.
 
-        An inventory is old: what it has may have been deleted since.
+        An inventory is old: what it has may have been deleted since. What is lost since is found
+        by a later run, so this one counts as a verification at the time of the inventory.
         """
-        self._say("reading the inventory")
+        self._say(f"reading the inventory of {text_of_ms(inventory.made_ms)}")
         verdicts = self._judged("first", inventory_objects(self._engine, inventory, "inventory"))
         with spark_errors():
             amiss = (

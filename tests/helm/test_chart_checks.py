@@ -130,9 +130,10 @@ def test_reconcile_on_spark_reads_an_inventory_of_the_releases_bucket() -> None:
     parsed = parse_reconcile([*addresses, *options(found, "sediment-reconcile")])
     bucket = found.one("ConfigMap", "sediment-rsm")["data"]["RSM_BUCKET"]
     assert parsed.inventory == Inventory("s3a://inventories/today.parquet", bucket)
-    other = {"checks": {"reconcile": {"inventoryBucket": "archive", "locations": [2]}}}
+    changes = {"inventoryBucket": "archive", "maxInventoryAgeMs": 691_200_000, "locations": [2]}
+    other = {"checks": {"reconcile": changes}}
     given = options(render(minimal(INVENTORY, other)), "sediment-reconcile")
-    assert {"--bucket=archive", "--location=2"} < set(given)
+    assert {"--bucket=archive", "--location=2", "--max-inventory-age-ms=691200000"} < set(given)
 
 
 def test_secret_properties_of_spark_are_files_of_the_checks() -> None:

@@ -57,6 +57,9 @@ _RECONCILE = fields(
         "delete": boolean("Whether --delete was given."),
         "grace_ms": integer("What is younger is left alone."),
         "locations": LOCATIONS,
+        "listed_at_ms": nullable(
+            time_ms("When the inventory was made that a run on Spark read; null: the run listed.")
+        ),
         "objects": integer("Objects that were listed."),
         "segments": integer("Segments that were compared."),
         "anomalies": counts(AnomalyKind, "The differences that were found, by kind."),

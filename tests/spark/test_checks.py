@@ -35,6 +35,7 @@ from tests.spark.jobs import spark_engine
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 GRACE_MS = 0
+DAY_MS = 24 * 60 * 60 * 1000
 LISTS = ("failures", "reasons", "unfinished")
 
 
@@ -151,11 +152,11 @@ def test_an_inventory_gives_what_a_listing_gives_though_it_is_old(
     alone = in_one_process(tier)
     written = inventory(tier, tmp_path / "inventory.csv", tier.bucket, but=newer.hex)
     found = on_spark(spark, tier, tmp_path, inventory=written)
-    assert same(found) == same(alone)
+    assert {**same(found), "listed_at_ms": None} == same(alone)
     assert anomalies_of(tier, found) == filled.anomalies
 
 
-def as_s3_writes_it(written: Inventory, place: Path) -> Inventory:
+def as_s3_writes_it(written: Inventory, place: Path, made_ms: int) -> Inventory:
     """Write an inventory of all versions: files without a head, and a manifest that names them."""
     head = "Bucket, Key, VersionId, IsLatest, IsDeleteMarker, Size, LastModifiedDate, ETag"
     with Path(written.path).open(newline="") as file:
@@ -178,7 +179,7 @@ def as_s3_writes_it(written: Inventory, place: Path) -> Inventory:
         "sourceBucket": written.bucket,
         "destinationBucket": "arn:aws:s3:::inventories",
         "version": "2016-11-30",
-        "creationTimestamp": str(now_ms()),
+        "creationTimestamp": str(made_ms),
         "fileFormat": "CSV",
         "fileSchema": head,
         "files": [{"key": key, "size": 1, "MD5checksum": "0"} for key in keys],
@@ -192,10 +193,14 @@ def test_an_inventory_as_s3_writes_it(
 ) -> None:
     alone = in_one_process(tier)
     listed = inventory(tier, tmp_path / "inventory.csv", tier.bucket)
-    written = as_s3_writes_it(listed, tmp_path / "daily")
+    made_ms = now_ms() - 2 * DAY_MS
+    written = as_s3_writes_it(listed, tmp_path / "daily", made_ms)
     found = on_spark(spark, tier, tmp_path, inventory=written)
-    assert same(found) == same(alone)
+    assert same(found) == {**same(alone), "listed_at_ms": made_ms}
+    # It verified what was there two days ago: less than the run in one process, which stays.
+    assert found["run_id"] not in {each.run_id for each in all_verifications(tier.rlmm)}
     for other, said in (
+        (replace(written, max_age_ms=DAY_MS), "hides what was lost since; give a newer one"),
         (replace(written, bucket="another"), "not of another"),
         (replace(written, path=f"{tmp_path}/daily/data/0.csv.gz"), "manifest.json of S3 names"),
     ):
@@ -275,7 +280,7 @@ def test_an_inventory_may_be_parquet_with_versions(
         rows.withColumns({"is_latest": F.lit(False), "is_delete_marker": F.lit(True)})
     ).write.parquet(path)
     found = on_spark(spark, tier, tmp_path, inventory=Inventory(path, tier.bucket))
-    assert same(found) == same(alone)
+    assert {**same(found), "listed_at_ms": None} == same(alone)
 
 
 @pytest.mark.long

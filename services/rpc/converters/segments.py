@@ -261,6 +261,7 @@ def verification_to_proto(
         run_id=run.run_id,
         part=run.part,
         parts=run.parts,
+        listed_at_ms=run.listed_at_ms,
         topics=[_verified_to_proto(topic) for topic in topics],
     )
 
@@ -269,7 +270,8 @@ def verification_from_proto(
     message: pb.ReportVerificationRequest,
 ) -> tuple[VerificationRun, tuple[VerifiedTopic, ...]]:
     kind = verification_kind.from_proto(message.kind, "kind")
-    run = VerificationRun(kind, message.run_id, message.part, message.parts)
+    listed_at_ms = message.listed_at_ms if message.HasField("listed_at_ms") else None
+    run = VerificationRun(kind, message.run_id, message.part, message.parts, listed_at_ms)
     return run, items_from_proto(message.topics, "topics", _verified_from_proto)
 
 

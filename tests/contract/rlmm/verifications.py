@@ -20,6 +20,7 @@ from services.api.remote_log_metadata_manager import (
     RemoteLogMetadataManager,
     all_verifications,
 )
+from services.api.validation import INT64_MAX
 from tests.contract.rlmm.segments import RlmmContractPart
 
 RECONCILE, SCRUB = VerificationKind.RECONCILE, VerificationKind.SCRUB
@@ -40,7 +41,9 @@ def name_of(topic_id: UUID) -> str:
 def report(
     rlmm: RemoteLogMetadataManager, topic_id: UUID, part: int, parts: int, **fields: Any
 ) -> None:
-    run = VerificationRun(fields.pop("kind", SCRUB), fields.pop("run_id", "run"), part, parts)
+    listed_at_ms = fields.pop("listed_at_ms", None)
+    kind, run_id = fields.pop("kind", SCRUB), fields.pop("run_id", "run")
+    run = VerificationRun(kind, run_id, part, parts, listed_at_ms)
     rlmm.report_verification(run, [VerifiedTopic(topic_id, **fields)])
 
 
@@ -76,6 +79,24 @@ class Verifications(RlmmContractPart):
         [second] = of_topic(rlmm, topic_id)
         assert second.verified == VerifiedTopic(topic_id, 5, 5, 0, 0)
         assert (second.run_id, second.ended_ms >= first.ended_ms) == ("run-2", True)
+
+    def test_a_verification_is_as_old_as_the_list_of_the_objects(
+        self, rlmm: RemoteLogMetadataManager
+    ) -> None:
+        topic_id = a_topic(rlmm)
+        report(rlmm, topic_id, 1, 1, run_id="of-a-list", listed_at_ms=7)
+        [found] = of_topic(rlmm, topic_id)
+        assert (found.ended_ms, found.last_ended_ms, found.run_id) == (7, 7, "of-a-list")
+        report(rlmm, topic_id, 1, 1, run_id="now")
+        [now] = of_topic(rlmm, topic_id)
+        assert now.run_id == "now"
+        # A list that is older than the latest verification takes nothing from it.
+        report(rlmm, topic_id, 1, 1, run_id="of-a-list-2", listed_at_ms=8)
+        assert of_topic(rlmm, topic_id) == [now]
+        report(rlmm, topic_id, 1, 1, run_id="of-the-future", listed_at_ms=INT64_MAX)
+        [last] = of_topic(rlmm, topic_id)
+        assert last.run_id == "of-the-future"
+        assert now.ended_ms <= last.ended_ms < INT64_MAX
 
     def test_kinds_are_apart(self, rlmm: RemoteLogMetadataManager) -> None:
         topic_id = a_topic(rlmm)
@@ -113,6 +134,7 @@ class Verifications(RlmmContractPart):
             {"part": 0},
             {"part": 3, "parts": 2},
             {"parts": MAX_PARTS + 1},
+            {"listed_at_ms": -1},
         ],
     )
     def test_a_run_that_cannot_be_is_refused(
