@@ -42,6 +42,7 @@ _NUMBERS: Final[dict[str, st.SearchStrategy[int]]] = {
     "shards": st.integers(1, 4),
     "shard": st.just(0),
     "page_size": st.integers(0, 3),
+    "parts": st.integers(1, 50),
     "lease": st.integers(1_000, 60_000),
     "max_bytes": st.sampled_from([1_000_000, 100, 1]),
     "max_wait": st.sampled_from([0, 1, 10]),
@@ -95,6 +96,7 @@ class _Maker:
         for field in message_type.fields:
             self._fill(made, field)
         _set_in_order(made, "start_offset", "end_offset")
+        _set_in_order(made, "part", "parts")
         return made
 
     # --- fields -------------------------------------------------------------------------------
