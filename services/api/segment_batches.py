@@ -98,6 +98,8 @@ Ids are UUIDs in the usual form with hyphens. `revision` and `delete_state` are 
 the read. delete_state, broker_leader_epoch, custom_metadata and plan_id are null if there is none.
 """
 
+_COLUMN_NAMES = tuple(name for name, _ in SCAN_COLUMNS)
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentScan:
@@ -109,6 +111,8 @@ class SegmentScan:
         delete_states: only of partitions in one of these; of all partitions if empty.
         partition: only of partitions of this number, which needs `topic`; of all if None. An RLMM
             of an earlier release sends all: compare the rows' partition.
+        columns: names of the SCAN_COLUMNS to read; all if empty. They come in the order of
+            SCAN_COLUMNS; an RLMM of an earlier release sends all.
     """
 
     shard: int = 0
@@ -117,6 +121,7 @@ class SegmentScan:
     topic: str = ""
     delete_states: Sequence[RemotePartitionDeleteState] = ()
     partition: int | None = None
+    columns: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         require(1 <= self.shards <= MAX_SHARDS, "shards", f"must be 1 to {MAX_SHARDS}")
@@ -126,6 +131,13 @@ class SegmentScan:
         if self.partition is not None:
             require_int32(self.partition, "partition")
             require(self.topic != "", "partition", "needs topic: name its topic as well")
+        known = ", ".join(_COLUMN_NAMES)
+        unknown = ", ".join(sorted(set(self.columns) - set(_COLUMN_NAMES)))
+        require(not unknown, "columns", f"must be some of {known}; unknown: {unknown[:64]}")
+
+    def column_names(self) -> list[str]:
+        """Return the names of the columns to read, in the order of SCAN_COLUMNS."""
+        return [name for name in _COLUMN_NAMES if name in self.columns or not self.columns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +145,7 @@ class SegmentBatch:
     """The next rows of a scan.
 
     Attributes:
-        arrow_ipc: one Arrow IPC stream, schema and one record batch, with SCAN_COLUMNS.
+        arrow_ipc: one Arrow IPC stream, schema and one record batch, with the scan's columns.
         rows: the number of rows.
         began_at_ms: when the scan began, by the database's clock.
     """

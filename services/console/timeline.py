@@ -93,7 +93,8 @@ def columns_of(tier: Tier, name: TopicIdPartition) -> Columns:
 
 def _read(tier: Tier, name: TopicIdPartition, revision: int) -> Columns:
     batches, rows = [], 0
-    scan = SegmentScan(topic=name.topic, partition=name.partition)
+    columns = ("topic_id", "partition", *_READ)
+    scan = SegmentScan(topic=name.topic, partition=name.partition, columns=columns)
     for batch in tier.metadata.scan_remote_log_segments(scan):
         with pa.ipc.open_stream(batch.arrow_ipc) as stream:
             table = stream.read_all()

@@ -30,58 +30,61 @@ _TYPES = {
 }
 
 SCHEMA = pa.schema([(name, _TYPES[type_name]) for name, type_name in SCAN_COLUMNS])
-_INT4_ELEMENT = struct.Struct(">ii")
 
-_INT8_ELEMENT = struct.Struct(">iq")
-"""An element of PostgreSQL's array_send: its length and its value."""
+_OF_PARTITION = frozenset({"topic_id", "topic", "partition", "revision", "delete_state"})
+"""Columns whose value all segments of a partition share."""
+
+_ELEMENTS = {"leader_epochs": struct.Struct(">ii"), "epoch_start_offsets": struct.Struct(">iq")}
+"""Columns of lists, and how PostgreSQL's array_send writes an element: its length and its value."""
 
 
 class SegmentColumns:
-    """Columns that grow by a chunk of one partition's segments at a time."""
+    """Columns that grow by a chunk of one partition's segments at a time.
 
-    def __init__(self) -> None:
-        self._columns: dict[str, list[Any]] = {name: [] for name, _ in SCAN_COLUMNS}
+    Attributes:
+        rows: the number of segments.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.rows = 0
+        self._schema = pa.schema([SCHEMA.field(name) for name in names])
+        self._columns: dict[str, list[Any]] = {name: [] for name in names}
         self._epoch_counts: list[int] = []
 
-    @property
-    def rows(self) -> int:
-        return len(self._epoch_counts)
-
-    def add(
-        self, of_partition: dict[str, Any], of_segments: dict[str, Any], epoch_counts: Sequence[int]
-    ) -> None:
+    def add(self, chunk: dict[str, Any]) -> None:
         """Add some segments of a partition.
 
         Args:
-            of_partition: a value for each column that all of them share.
-            of_segments: a list of values for each other column; for the two lists of epochs, the
-                elements of all rows, each as array_send writes it.
-            epoch_counts: how many epochs each segment has.
+            chunk: a row of the statement: their number as `rows`, and for each column the value
+                that all of them share, or a list of values. A list of epochs has the elements of
+                all rows, each as array_send writes it; `epoch_counts` says how many are of each.
         """
-        for name, value in of_partition.items():
-            self._columns[name] += [value] * len(epoch_counts)
-        epochs = _INT4_ELEMENT.iter_unpack(of_segments.pop("leader_epochs"))
-        starts = _INT8_ELEMENT.iter_unpack(of_segments.pop("epoch_start_offsets"))
-        self._columns["leader_epochs"] += [epoch for _, epoch in epochs]
-        self._columns["epoch_start_offsets"] += [start for _, start in starts]
-        for name, values in of_segments.items():
-            self._columns[name] += values
-        self._epoch_counts += epoch_counts
+        rows = chunk["rows"]
+        self.rows += rows
+        self._epoch_counts += chunk.get("epoch_counts", ())
+        for name, column in self._columns.items():
+            value = chunk[name]
+            if name in _OF_PARTITION:
+                column += [value] * rows
+            elif name in _ELEMENTS:
+                column += [element for _, element in _ELEMENTS[name].iter_unpack(value)]
+            else:
+                column += value
 
     def to_ipc(self) -> bytes:
         """Return one Arrow IPC stream: the schema and one record batch."""
         ends = pa.array(chain([0], accumulate(self._epoch_counts)), pa.int32())
         arrays = []
-        for field in SCHEMA:
+        for field in self._schema:
             values = self._columns[field.name]
             if pa.types.is_list(field.type):
                 elements = pa.array(values, field.type.value_type)
                 arrays.append(pa.ListArray.from_arrays(ends, elements))
             else:
                 arrays.append(pa.array(values, field.type))
-        batch = pa.record_batch(arrays, schema=SCHEMA)
+        batch = pa.record_batch(arrays, schema=self._schema)
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, SCHEMA) as writer:
+        with pa.ipc.new_stream(sink, self._schema) as writer:
             writer.write_batch(batch)
         stream: bytes = sink.getvalue().to_pybytes()
         return stream
@@ -105,10 +108,8 @@ ARRAY_HEADER_BYTES = 20
 """Bytes before the elements in the output of array_send."""
 
 _IN_ORDER = "ORDER BY start_offset, segment_id"
-_OF_PARTITION = ("topic_id", "topic", "partition", "revision", "delete_state")
-
+_EPOCH_COUNTS = "array_agg(cardinality(leader_epochs)"
 _OF_SEGMENTS = {
-    "epoch_counts": "array_agg(cardinality(leader_epochs)",
     "segment_id": "array_agg(segment_id::text",
     "copy_leased": f"array_agg({COPY_LEASED}",
     "leader_epochs": f"string_agg(substr(array_send(leader_epochs), {ARRAY_HEADER_BYTES} + 1), ''",
@@ -134,15 +135,18 @@ _OF_SEGMENTS = {
 }
 """SQL for one value of a chunk's rows; each aggregate is left open for its order."""
 
-_AGGREGATES = ",\n            ".join(
-    f"{aggregate} {_IN_ORDER}) AS {name}" for name, aggregate in _OF_SEGMENTS.items()
-)
-
 _NOW_MS = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)")
 
-# The lateral join keeps the planner from sorting: partitions come in the order of their key, and
-# each one's chunks in theirs.
-_SEGMENTS = f"""
+
+def _statement(columns: Sequence[str]) -> str:
+    """Return the statement that reads these columns, a row for each chunk of a partition."""
+    # The lateral join keeps the planner from sorting: partitions come in the order of their key,
+    # and each one's chunks in theirs.
+    aggregates = {name: _OF_SEGMENTS[name] for name in columns if name not in _OF_PARTITION}
+    if not aggregates.keys().isdisjoint(_ELEMENTS):
+        aggregates["epoch_counts"] = _EPOCH_COUNTS
+    listed = "".join(f", {each} {_IN_ORDER}) AS {name}" for name, each in aggregates.items())
+    return f"""
     SELECT p.topic_id AS topic_uuid, p.topic_id::text, p.topic, p.partition, p.revision,
         p.delete_state, chunk.*
     FROM (
@@ -159,8 +163,8 @@ _SEGMENTS = f"""
     ) AS p
     LEFT JOIN LATERAL (
         SELECT
-            CAST(sum(bytes) AS bigint) AS chunk_bytes,
-            {_AGGREGATES}
+            CAST(sum(bytes) AS bigint) AS chunk_bytes, count(*) AS rows
+            {listed}
         FROM (
             SELECT s.*, sum(bytes) OVER (
                 {_IN_ORDER} ROWS UNBOUNDED PRECEDING) / {CHUNK_BYTES} AS chunk
@@ -195,7 +199,7 @@ def scan_segments(transactions: Transactions, scan: SegmentScan) -> Iterator[Seg
     began_at_ms: int | None = None
     position: _Position | None = _START
     while position is not None:
-        with _Group() as group:
+        with _Group(scan.column_names()) as group:
             read = partial(_read, scan=scan, after=position, group=group)
             read_at_ms, position = transactions.read_in_transaction(read)
             began_at_ms = read_at_ms if began_at_ms is None else began_at_ms
@@ -206,8 +210,9 @@ def scan_segments(transactions: Transactions, scan: SegmentScan) -> Iterator[Seg
 class _Group:
     """The batches of whole partitions, in the order of reading."""
 
-    def __init__(self) -> None:
-        self._columns = SegmentColumns()
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._names = columns
+        self._columns = SegmentColumns(columns)
         self._columns_bytes = 0
         self._streams = SpooledTemporaryFile[bytes](max_size=MEMORY_BYTES)
         self._lengths_and_rows: list[tuple[int, int]] = []
@@ -220,13 +225,13 @@ class _Group:
         self._streams.close()
 
     def add(self, row: dict[str, Any]) -> None:
-        """Add a chunk, a row of _SEGMENTS."""
-        chunk_bytes, epoch_counts = row.pop("chunk_bytes"), row.pop("epoch_counts")
+        """Add a chunk, a row of the statement."""
+        chunk_bytes = row["chunk_bytes"]
         if self._columns_bytes + chunk_bytes > BATCH_BYTES:
             self.end_batch()
         self._columns_bytes += chunk_bytes
         self.size_bytes += chunk_bytes
-        self._columns.add({name: row.pop(name) for name in _OF_PARTITION}, row, epoch_counts)
+        self._columns.add(row)
 
     def end_batch(self) -> None:
         if self._columns.rows == 0:
@@ -234,7 +239,7 @@ class _Group:
         stream = self._columns.to_ipc()
         self._streams.write(stream)
         self._lengths_and_rows.append((len(stream), self._columns.rows))
-        self._columns, self._columns_bytes = SegmentColumns(), 0
+        self._columns, self._columns_bytes = SegmentColumns(self._names), 0
 
     def batches(self) -> Iterator[tuple[bytes, int]]:
         """Yield each complete batch: its Arrow IPC stream and its number of rows."""
@@ -254,7 +259,7 @@ def _read(
     driver = connection.connection.driver_connection
     assert isinstance(driver, psycopg.Connection)
     with driver.cursor("scan", row_factory=dict_row) as cursor:
-        cursor.execute(_SEGMENTS, _parameters(scan, after), binary=True)
+        cursor.execute(_statement(scan.column_names()), _parameters(scan, after), binary=True)
         last = _take(cursor, group)
     group.end_batch()
     return read_at_ms, last
@@ -264,7 +269,7 @@ def _take(cursor: "psycopg.ServerCursor[dict[str, Any]]", group: _Group) -> _Pos
     position, partitions = _START, 0
     while rows := cursor.fetchmany(CHUNKS_PER_FETCH):
         for row in rows:
-            here = _Position(row.pop("topic_uuid"), row["partition"])
+            here = _Position(row["topic_uuid"], row["partition"])
             if here != position:
                 if group.size_bytes >= GROUP_BYTES:
                     return position

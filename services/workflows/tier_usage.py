@@ -69,7 +69,8 @@ def finished_segments(
     """
     columns = ("topic_id", "max_timestamp_ms", "event_timestamp_ms", "segment_size_in_bytes")
     states = (RemoteLogSegmentState.COPY_SEGMENT_FINISHED,)
-    for batch in rlmm.scan_remote_log_segments(SegmentScan(states=states, topic=topic)):
+    scan = SegmentScan(states=states, topic=topic, columns=columns)
+    for batch in rlmm.scan_remote_log_segments(scan):
         with pa.ipc.open_stream(batch.arrow_ipc) as stream:
             for part in stream:
                 yield from zip(*(part.column(name).to_pylist() for name in columns), strict=True)

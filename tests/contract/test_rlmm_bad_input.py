@@ -319,6 +319,7 @@ BAD: list[tuple[str, Spoil, grpc.StatusCode, str]] = [
     ("ScanRemoteLogSegments", put("shard", 1), INVALID, "shard: must be 0 to"),
     ("ScanRemoteLogSegments", put("partition", 1), INVALID, "partition: needs topic"),
     ("ScanRemoteLogSegments", put("topic", "\0"), INVALID, "topic: must not contain NUL"),
+    ("ScanRemoteLogSegments", added_to("columns", "size"), INVALID, "columns: must be some of"),
     ("ScanRemoteLogSegments", added_to("delete_states", 0), INVALID, "delete_states: must be set"),
 ]
 

@@ -202,6 +202,7 @@ def scan_to_proto(scan: SegmentScan) -> pb.ScanRemoteLogSegmentsRequest:
         topic=scan.topic,
         delete_states=[partition_delete_state.to_proto(state) for state in scan.delete_states],
         partition=scan.partition,
+        columns=scan.columns,
     )
 
 
@@ -216,6 +217,7 @@ def scan_from_proto(message: pb.ScanRemoteLogSegmentsRequest) -> SegmentScan:
             for state in message.delete_states
         ],
         partition=message.partition if message.HasField("partition") else None,
+        columns=tuple(message.columns),
     )
 
 

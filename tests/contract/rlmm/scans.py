@@ -109,6 +109,31 @@ class Scans(RlmmContractPart):
             }
         ]
 
+    @pytest.mark.parametrize(
+        "columns",
+        [
+            ("segment_size_in_bytes", "topic"),
+            ("epoch_start_offsets",),
+            ("leader_epochs", "start_offset"),
+            ("topic_id",),
+        ],
+    )
+    def test_a_scan_can_be_of_some_columns(
+        self, rlmm: RemoteLogMetadataManager, scan_tp: TopicIdPartition, columns: tuple[str, ...]
+    ) -> None:
+        finished(rlmm, scan_tp, 0, 9)
+        add(rlmm, segment(scan_tp, 10, 29, {3: 10, 4: 20}))
+        whole = scanned(rlmm, SegmentScan(topic=scan_tp.topic))
+        rows = scanned(rlmm, SegmentScan(topic=scan_tp.topic, columns=columns))
+        assert rows == [{name: row[name] for name in columns} for row in whole]
+        assert [list(row) for row in rows] == 2 * [
+            [name for name, _ in SCAN_COLUMNS if name in columns]
+        ]
+
+    def test_an_unknown_column_is_refused(self, rlmm: RemoteLogMetadataManager) -> None:
+        with pytest.raises(InvalidRequestError, match="columns: must be some of topic_id, topic"):
+            list(rlmm.scan_remote_log_segments(SegmentScan(columns=("size",))))
+
     def test_absent_values_are_null(
         self, rlmm: RemoteLogMetadataManager, scan_tp: TopicIdPartition
     ) -> None:
