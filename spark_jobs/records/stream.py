@@ -34,11 +34,14 @@ Offsets = dict[TopicIdPartition, int]
 """The next offset of each partition."""
 
 JsonOffsets = dict[str, Any]
-"""As Spark stores them: by topic and topic id, then by partition; under EPOCHS in the same way the
-leader epoch of the last offset before each."""
+"""As Spark stores them: by topic and topic id, then by partition. In the same way under EPOCHS the
+leader epoch of the last offset before each, and under FIRST where the stream began with partitions
+that were new in the last batch."""
 
 EPOCHS = "leader epochs"
-"""No name of a topic: it has no topic id."""
+FIRST = "first offsets"
+_NO_TOPICS = (EPOCHS, FIRST)
+"""No names of topics: they have no topic id."""
 
 
 class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -78,7 +81,9 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = {tp: epoch for tp, epoch in epochs.items() if epoch is not None}
         # What is read stays as it was read, until the check of the next batch.
         kept = {tp: e for tp, e in epochs_of(start).items() if ends.get(tp) in (None, begin[tp])}
-        return to_json({**begin, **ends}, {**known, **kept})
+        new = {tp: each.first for tp, each in ranges.items() if tp not in begin}
+        kept_new = {tp: o for tp, o in first_of(start).items() if ends.get(tp) in (None, begin[tp])}
+        return to_json({**begin, **ends}, {**known, **kept}, {**new, **kept_new})
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.max_offsets_per_trigger
@@ -91,6 +96,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> Sequence[InputPartition]:
         begin, before, after = from_json(start), epochs_of(start), epochs_of(end)
+        begin = {**first_of(end), **begin}
         with connected(self._services) as tier:
             return [
                 InputPartition(task)
@@ -162,7 +168,7 @@ class _Batch:
     """A partition's part of a micro-batch.
 
     Attributes:
-        first: None: the partition is new.
+        first: None: the partition is new, in a checkpoint that an earlier release has written.
         end: exclusive.
         epoch_before, last_epoch: of the last offset before the batch, and of the last one in it,
             when they were first read; None if they are not known.
@@ -218,11 +224,17 @@ def limited(ranges: Mapping[TopicIdPartition, tuple[int, int]], most: int | None
 
 
 def to_json(
-    offsets: Mapping[TopicIdPartition, int], epochs: Mapping[TopicIdPartition, int] | None = None
+    offsets: Mapping[TopicIdPartition, int],
+    epochs: Mapping[TopicIdPartition, int] | None = None,
+    first: Mapping[TopicIdPartition, int] | None = None,
 ) -> JsonOffsets:
-    """Return offsets, and leader epochs if there are any, as Spark stores them."""
+    """Return what Spark stores: offsets, and leader epochs and first offsets if there are any."""
     made = _by_topic(offsets)
-    return {**made, EPOCHS: _by_topic(epochs)} if epochs else made
+    if epochs:
+        made[EPOCHS] = _by_topic(epochs)
+    if first:
+        made[FIRST] = _by_topic(first)
+    return made
 
 
 def _by_topic(numbers: Mapping[TopicIdPartition, int]) -> JsonOffsets:
@@ -237,6 +249,11 @@ def epochs_of(stored: JsonOffsets) -> dict[TopicIdPartition, int]:
     return from_json(stored.get(EPOCHS, {}))
 
 
+def first_of(stored: JsonOffsets) -> Offsets:
+    """Return where the stream began with partitions that were new in the batch that ends here."""
+    return from_json(stored.get(FIRST, {}))
+
+
 def from_json(stored: JsonOffsets) -> Offsets:
     """Return the offsets of a checkpoint.
 
@@ -245,7 +262,7 @@ def from_json(stored: JsonOffsets) -> Offsets:
     """
     offsets: Offsets = {}
     for name, partitions in stored.items():
-        if name == EPOCHS:
+        if name in _NO_TOPICS:
             continue
         topic, colon, topic_id = name.rpartition(":")
         if not colon:

@@ -44,7 +44,7 @@ from services.rpc.client.direct import DirectReader
 from services.rsm.settings import RsmSettings
 from spark_jobs.records.schema import RECORDS_ARROW, RECORDS_SCHEMA
 from spark_jobs.records.source import SedimentRecords
-from spark_jobs.records.stream import EPOCHS, from_json, to_json
+from spark_jobs.records.stream import EPOCHS, FIRST, from_json, to_json
 from tests.harness.bombs import bomb
 from tests.harness.served_rsm import serving
 from tests.harness.tier import BROKER, a_topic
@@ -330,6 +330,35 @@ def test_a_batch_again_has_the_same_rows_beside_a_segment_that_overlaps(tier: Se
     assert stream_rows(stream(tier, tp), start, end) == before
     last = stream(tier, tp).latestOffset(end, ReadAllAvailable())
     assert stream_offsets(stream(tier, tp), end, last) == [2, 3]
+
+
+def test_the_first_batch_of_a_new_partition_again_lacks_nothing_without_a_word(
+    tier: ServedTier,
+) -> None:
+    old, new = a_topic(partitions=2)
+    copied(tier, old, 0, [plain(0, [b"a"])])
+    start = stream(tier, old).initialOffset()
+    for at in (0, 2):
+        copied(tier, new, at, [plain(at, [b"a", b"b"])])
+    end = stream(tier, old).latestOffset(start, ReadAllAvailable())
+    name = f"{old.topic}:{uuid_to_text(old.topic_id)}"
+    assert end == {
+        name: {"0": 1, "1": 4}, EPOCHS: {name: {"0": 0, "1": 0}}, FIRST: {name: {"1": 0}}
+    }  # fmt: skip
+    assert stream_offsets(stream(tier, old), start, end) == [0, 0, 1, 2, 3]
+    assert stream(tier, old).latestOffset(end, ReadAllAvailable()) == end
+    tier.rlmm.raise_log_start_offset(new, 2)
+    with pytest.raises(InvalidRangeError, match="offsets 0 to 3 were to be read"):
+        stream(tier, old).partitions(start, end)
+    may_lose = stream(tier, old, failOnDataLoss="false")
+    assert stream_offsets(may_lose, start, end) == [0, 2, 3]
+    copied(tier, new, 4, [plain(4, [b"e"])])
+    last = stream(tier, old).latestOffset(end, ReadAllAvailable())
+    assert FIRST not in last
+    assert stream_offsets(stream(tier, old), end, last) == [4]
+    # A checkpoint of an earlier release has no first offsets.
+    del end[FIRST]
+    assert stream_offsets(stream(tier, old), start, end) == [0, 2, 3]
 
 
 @pytest.mark.parametrize("since", [1, 2], ids=["in the batch", "behind the batch"])
