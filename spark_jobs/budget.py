@@ -1,14 +1,16 @@
 """Decide what a sweep may delete: budgets of the plan, and the settings of topics before a wave."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from uuid import UUID
 
 from services.api.topic_config import TopicConfig
 from spark_jobs.options import SweepOptions
-from spark_jobs.waves import Head
+from spark_jobs.waves import Head, Key
 
 WhySkipped = Callable[[TopicConfig], str | None]
+Size = tuple[int, int]
+"""Segments and their bytes."""
 
 
 def over_budget(heads: Iterable[Head], options: SweepOptions) -> str | None:
@@ -32,17 +34,27 @@ def over_budget(heads: Iterable[Head], options: SweepOptions) -> str | None:
     return None
 
 
-def topics_over_budget(heads: Iterable[Head], max_percent: float | None) -> dict[str, str]:
-    """Explain by topic id which topics would lose a larger share than --max-topic-percent."""
+def topics_over_budget(
+    heads: Iterable[Head], max_percent: float | None, uncounted: Mapping[Key, Size]
+) -> dict[str, str]:
+    """Explain by topic id which topics would lose a larger share than --max-topic-percent.
+
+    Args:
+        uncounted: of partitions whose segments the plan does not count.
+    """
     if max_percent is None:
         return {}
     planned_segments, planned_bytes, all_segments, all_bytes = (Counter[str]() for _ in range(4))
+    sizes = dict(uncounted)
     for head in heads:
         topic_id = head.key[1]
         planned_segments[topic_id] += head.new_segments
         planned_bytes[topic_id] += head.new_bytes
-        all_segments[topic_id] += head.tier_segments
-        all_bytes[topic_id] += head.tier_bytes
+        if head.tier_segments:
+            sizes[head.key] = (head.tier_segments, head.tier_bytes)
+    for (_, topic_id, _), (segments, bytes_) in sizes.items():
+        all_segments[topic_id] += segments
+        all_bytes[topic_id] += bytes_
     found: dict[str, str] = {}
     for topic_id, planned in planned_segments.items():
         for what, part, whole in (

@@ -14,6 +14,7 @@ from spark_jobs.options import REMOVAL_GRACE_MS, SweepOptions, add_options, opti
 from spark_jobs.planning import (
     deleted_partitions,
     plan_removals,
+    topic_sizes,
     why_removal_stops,
 )
 from spark_jobs.report import SweepReport
@@ -84,6 +85,11 @@ def run(engine: Engine, this: SweepRun, config: Config) -> SweepReport:
             read_config=lambda topic_id: retrying(rlmm.topic_config, topic_id).config,
             why_stops=why_removal_stops,
             finish=partial(finish_partitions, services=services, deleter=deleter),
+            uncounted=(
+                {}
+                if options.max_topic_percent is None
+                else topic_sizes(rlmm, retrying, options.topics)
+            ),
         )
         report = sweep(engine, stages, options, this)
         return record(rlmm, SweepKind.REMOVAL, options, this, report)

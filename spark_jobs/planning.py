@@ -21,6 +21,7 @@ from services.api.segment_batches import MAX_SHARDS, SegmentBatch, SegmentScan
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner, StoredTopicConfig, TopicConfig
 from services.workflows.removal import removal_of
+from spark_jobs.budget import Size
 from spark_jobs.connections import Services
 from spark_jobs.plan import (
     PLAN_SCHEMA,
@@ -37,6 +38,7 @@ from spark_jobs.plan import (
     topic_id_partition_of,
 )
 from spark_jobs.plan_size import PlanSize, dealt, size_of
+from spark_jobs.waves import Key
 
 BEING_DELETED = "the partition is being deleted; `sediment sweep removal` removes it"
 GONE = "the partition was removed since the scan"
@@ -60,7 +62,7 @@ class Scope:
 
     scans: pa.Table
     tasks: int
-    skipped: Mapping[tuple[str, str, int], str]
+    skipped: Mapping[Key, str]
     segments: int
 
 
@@ -71,7 +73,7 @@ def retention_scope(
 
     Of the others only what is marked already is scanned.
     """
-    sizes, skipped = dict[str, PlanSize](), dict[tuple[str, str, int], str]()
+    sizes, skipped = dict[str, PlanSize](), dict[Key, str]()
     reasons: dict[UUID, str | None] = {}
     for name in topics or [""]:
         for summary in _summaries(rlmm, retrying, name):
@@ -356,6 +358,19 @@ def deleted_partitions(
     ]
     tasks = size.tasks(parallelism)
     return Removals(pa.Table.from_pylist(dealt(rows, tasks), REMOVALS_SCHEMA), tasks, size.segments)
+
+
+def topic_sizes(
+    rlmm: RemoteLogMetadataManager, retrying: Retrying, topics: Sequence[str]
+) -> dict[Key, Size]:
+    """Return the sizes of all partitions of topics, as far as RLMM sends totals."""
+    return {
+        (tp.topic, str(tp.topic_id), tp.partition): (totals.live_segments, totals.live_bytes)
+        for topic in topics or [""]
+        for each in _summaries(rlmm, retrying, topic)
+        for tp, totals in [(each.topic_id_partition, each.totals)]
+        if totals is not None
+    }
 
 
 def summary_of(row: Row) -> PartitionSummary:

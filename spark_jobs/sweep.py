@@ -21,7 +21,7 @@ from services.api.remote_log_metadata_manager import (
 )
 from services.api.topic_config import TopicConfig
 from services.common.failpoints import failpoint
-from spark_jobs.budget import Permission, WhySkipped, over_budget, topics_over_budget
+from spark_jobs.budget import Permission, Size, WhySkipped, over_budget, topics_over_budget
 from spark_jobs.marking import now_ms
 from spark_jobs.options import SweepOptions
 from spark_jobs.plan import (
@@ -66,6 +66,7 @@ class Stages:
         delete: MARKED_SCHEMA, marked segments, to DELETED_SCHEMA; made as `mark`.
         finish: MARKED_SCHEMA, marked partitions, to FINISHED_SCHEMA; None for no such stage.
         skipped: partitions that are not planned at all, by key, and why.
+        uncounted: the sizes of partitions of these topics whose segments the plan does not count.
         read_config: returns the settings of a topic as they are now.
         why_stops: says why settings forbid a further deletion.
     """
@@ -79,6 +80,7 @@ class Stages:
     why_stops: WhySkipped
     finish: Task | None = None
     skipped: Mapping[Key, str] = field(default_factory=dict)
+    uncounted: Mapping[Key, Size] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,7 @@ def _execute(
     heads: tuple[Head, ...],
     document: Document,
 ) -> None:
-    too_much = topics_over_budget(heads, options.max_topic_percent)
+    too_much = topics_over_budget(heads, options.max_topic_percent, stages.uncounted)
     permission = Permission(stages.read_config, stages.why_stops, too_much)
     waves = waves_of(heads, permission.refusal_of, _wave_segments(engine, options))
     for number, wave in enumerate(waves):

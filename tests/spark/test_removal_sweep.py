@@ -67,6 +67,18 @@ def test_partitions_go_from_whatever_state_they_are_in(jobs: Jobs, tier: Tier) -
     assert jobs.removal([marked.topic], apply=True).document["partitions"] == []
 
 
+def test_a_share_of_a_topic_counts_partitions_that_stay(jobs: Jobs, tier: Tier) -> None:
+    marked, living = a_topic(partitions=2)
+    for tp in (marked, living):
+        tier.fill(tp, 2)
+    tier.mark_deleted(marked)
+    refused = jobs.removal([marked.topic], apply=True, max_topic_percent=49.0)
+    assert (refused.outcome, refused.exit_code) == ("REFUSED", 2)
+    assert "2 of the topic's 4 segments" in refused.partition(marked)["error"]
+    done = jobs.removal([marked.topic], apply=True, max_topic_percent=51.0)
+    assert (done.outcome, done.totals["deleted_segments"]) == ("DONE", 2)
+
+
 def test_on_hold_a_partition_stays(jobs: Jobs, tier: Tier) -> None:
     held, late = a_topic()[0], a_topic()[0]
     for tp in (held, late):

@@ -92,7 +92,14 @@ def test_a_budget_counts_what_no_earlier_run_has_marked() -> None:
 @pytest.mark.parametrize(("percent", "refused"), [(50.0, set()), (49.9, {A}), (None, set())])
 def test_a_topic_may_lose_a_share_of_its_segments(percent: float | None, refused: set[str]) -> None:
     heads = [head(A, 0, 4, tier=6), head(A, 1, 1, tier=4), head(B, 0, 1, tier=10)]
-    assert set(topics_over_budget(heads, percent)) == refused
+    assert set(topics_over_budget(heads, percent, {})) == refused
+
+
+def test_a_share_is_of_all_partitions_of_a_topic() -> None:
+    heads = [head(A, 0, 4, tier=4), skipped_head(("t1", A, 1), "within its grace period")]
+    uncounted = {("t1", A, 0): (9, 9), ("t1", A, 1): (2, 20), ("t1", A, 2): (2, 20)}
+    assert not topics_over_budget(heads, 50.0, uncounted)
+    assert "4 of the topic's 8 segments" in topics_over_budget(heads, 49.9, uncounted)[A]
 
 
 def options(**more: int) -> SweepOptions:
