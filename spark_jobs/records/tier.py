@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -241,7 +242,7 @@ def plan_tasks(
     tier: TierReader, options: RecordsOptions, of: PartitionReach, first: int, end: int
 ) -> list[list[Piece]]:
     """Plan the tasks that read a partition from `first` to `end`, exclusive."""
-    aborted = _aborted(tier, of.reach.extents, first) if options.is_committed else []
+    aborted = _aborted(tier, of.reach.extents, first, end) if options.is_committed else []
     extents = list(_since(tier, options, cut(of.reach.extents, first, end)))
     pieces = (
         piece
@@ -279,15 +280,22 @@ def _since(
             yield extent
 
 
-def _aborted(tier: TierReader, extents: Sequence[Extent], first: int) -> list[AbortedTxn]:
-    """Read the aborted transactions that end at or after an offset.
+def _aborted(tier: TierReader, extents: Sequence[Extent], first: int, end: int) -> list[AbortedTxn]:
+    """Read the aborted transactions with records from `first` to `end`, exclusive.
 
-    The index that has a transaction is that of the segment with its end.
+    A transaction is in the index of the segment with its end, perhaps far behind its records: the
+    search goes on until an entry shows that all that began before `end` have ended.
+
+    Source: TransactionIndex.collectAbortedTxns.
     """
     wanted = [e for e in extents if e.last >= first and not e.segment.txn_idx_empty]
+    found = set[AbortedTxn]()
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = pool.map(lambda extent: _aborted_in(tier, extent), wanted)
-        return sorted({txn for of_extent in found for txn in of_extent if txn.last_offset >= first})
+        for at in range(0, len(wanted), _THREADS):
+            found.update(*pool.map(partial(_aborted_in, tier), wanted[at : at + _THREADS]))
+            if any(txn.last_stable_offset >= end for txn in found):
+                break
+    return sorted(txn for txn in found if txn.last_offset >= first and txn.first_offset < end)
 
 
 def _aborted_in(tier: TierReader, extent: Extent) -> list[AbortedTxn]:

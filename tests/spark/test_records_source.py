@@ -259,6 +259,25 @@ def test_a_transaction_that_the_tier_cannot_decide_ends_a_committed_read(tier: S
     assert offsets(records(tier, **committed, fromOffset=1)) == [2, 5, 6]
 
 
+def test_a_committed_read_leaves_indexes_far_behind_its_end_alone(tier: ServedTier) -> None:
+    [tp] = a_topic()
+    for at in range(0, 36, 3):
+        mine = plain(at, [b"%d" % at], producer_id=7, attributes=TRANSACTIONAL)
+        entry = AbortedTxn(7, at, at + 1, at + 2).to_bytes()
+        aborted = entry if at < 33 else entry[:-1]
+        copied(
+            tier,
+            tp,
+            at,
+            [mine, marker(at + 1, 7, ABORT), plain(at + 2, [b"kept"])],
+            aborted=aborted,
+        )
+    committed = {"topic": tp.topic, "isolation": "read_committed"}
+    assert offsets(records(tier, **committed, toOffset=5)) == [2, 5]
+    with pytest.raises(CorruptSegmentError, match="TRANSACTION index"):
+        records(tier, **committed)
+
+
 def test_a_batch_that_inflates_beyond_the_bound_is_an_error_by_name(tier: ServedTier) -> None:
     [tp] = a_topic()
     payload = bomb(Codec.GZIP, 16 * 1024 * 1024)
