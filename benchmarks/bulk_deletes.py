@@ -1,6 +1,7 @@
 """Delete many small segments: by a retention sweep of either engine, and by a bare multi-delete."""
 
 import gc
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from spark_jobs.stages import Engine
 from spark_jobs.sweep import SweepRun
 
 PARTITIONS = 20
-SEGMENTS = 10_000
+SEGMENTS = int(os.environ.get("BENCH_DELETED_SEGMENTS", "10000"))
 NO_PACE = {"RSM_DELETE_RATE_KEYS_PER_S": "1000000"}
 """RSM's setting for a store without a limit; by default it sends what S3 takes for one prefix."""
 

@@ -11,7 +11,8 @@ from benchmarks.store import STORE
 from spark_jobs.spark_engine import SparkEngine
 from spark_jobs.spark_session import SparkSettings, spark_session
 
-ROUNDS = 3  # a round takes more than a minute with the creation of its objects
+# A round takes more than a minute with the creation of its objects, one of 100,000 segments 15.
+ROUNDS = 3 if SEGMENTS <= 10_000 else 1
 CONCURRENCY = 2
 
 
