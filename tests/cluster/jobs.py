@@ -9,24 +9,23 @@ from tests.cluster.release import TIER, Release
 _TIMEOUT = "--timeout=600s"
 
 
-def create(release: Release, job: str, cron_job: str) -> None:
+def create(release: Release, job: str, cron_job: str, namespace: str = TIER) -> None:
     """Create a job from a CronJob of the release."""
     command = ["create", "job", job, f"--from=cronjob/{cron_job}"]
-    release.cluster.kubectl("--namespace", TIER, *command)
+    release.cluster.kubectl("--namespace", namespace, *command)
 
 
-def report_of(release: Release, job: str) -> dict[str, Any]:
+def report_of(release: Release, job: str, namespace: str = TIER) -> dict[str, Any]:
     """Wait until a job has ended, and return the report at the end of its log.
 
     Raises:
         AssertionError: the job failed.
     """
     cluster = release.cluster
-    cluster.kubectl(
-        "--namespace", TIER, "wait", f"job/{job}", "--for=jsonpath={.status.conditions}", _TIMEOUT
-    )
-    log = cluster.kubectl("--namespace", TIER, "logs", f"job/{job}")
-    conditions = cluster.get("--namespace", TIER, f"job/{job}")["status"]["conditions"]
+    ended = ["wait", f"job/{job}", "--for=jsonpath={.status.conditions}", _TIMEOUT]
+    cluster.kubectl("--namespace", namespace, *ended)
+    log = cluster.kubectl("--namespace", namespace, "logs", f"job/{job}")
+    conditions = cluster.get("--namespace", namespace, f"job/{job}")["status"]["conditions"]
     assert "Complete" in {one["type"] for one in conditions if one["status"] == "True"}, log
     return _at_the_end(log.splitlines())
 

@@ -29,6 +29,7 @@ APT_PACKAGES = {
     "iptables": "iptables",
     "ipset": "ipset",
     "conntrack": "conntrack",
+    "curl": "curl",
     "/usr/lib/cni/bridge": "containernetworking-plugins",
 }
 """Programs that the distribution has, each with its package."""

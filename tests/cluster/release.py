@@ -20,6 +20,9 @@ TIER = "tier"
 TRIAL = "trial"
 """The namespace of the guide's trial."""
 
+SECURE = "secure"
+"""The namespace of a trial with TLS."""
+
 BROKERS = "kafka"
 """The namespace of the brokers, in the guide too."""
 
