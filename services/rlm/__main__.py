@@ -197,6 +197,7 @@ def _build_manager(
             threads=settings.remote_log_reader_threads,
             wait_s=settings.remote_fetch_max_wait_ms / 1000,
             max_waiting=settings.remote_log_reader_max_pending_tasks,
+            recent_s=settings.metadata_max_age_ms / 1000,
             stale_s=settings.metadata_stale_reads_ms / 1000,
             quota=QuotaLimit(
                 max_bytes_per_second=settings.remote_log_manager_fetch_max_bytes_per_second,

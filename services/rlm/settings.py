@@ -260,6 +260,14 @@ class RlmSettings(ServiceSettings):
         description="Maximum concurrent reads of the tier. Must be below RLM_STREAM_THREADS, so "
         "that local reads are served even while the tier is slow.",
     )
+    metadata_max_age_ms: int = Field(
+        default=1000,
+        ge=0,
+        le=_INT32_MAX,
+        description="Maximum age of what RLM knows of the tier to serve consumers from segments "
+        "that it knows, ms. READ_COMMITTED, the end of the tier and ListOffsets always read RLMM. "
+        "0: each read of the tier reads RLMM.",
+    )
     metadata_stale_reads_ms: int = Field(
         default=300_000,
         ge=0,

@@ -298,6 +298,17 @@ class TierState:
         self._changes_seen = self._changes_here
         return self._tier
 
+    def recent(self, max_age_s: float) -> Tier | None:
+        """Return the tier if RLMM was read at most so long ago, and this process changed nothing.
+
+        For reads of records that it shows only: no other answer may be decided by it.
+        """
+        # Before the tier, which is then at least as new.
+        current_s = self._current_s
+        if current_s is None or time.monotonic() - current_s >= max_age_s:
+            return None
+        return self._tier if self._changes_here == self._changes_seen else None
+
     def refresh_or_last(
         self, max_age_s: float, listed: OnListed = _ignore, wait_s: float = -1
     ) -> tuple[Tier, float | None]:

@@ -154,7 +154,7 @@ def test_known_segments_are_read_while_rlmm_is_away(
     stack.ship(log_dir)
     lose_rolled_segments(log_dir)
     rlmm: Any = Sometimes(stack.rlmm)
-    limits = RlmLimits(read=RemoteReadLimits(stale_s=stale_s))
+    limits = RlmLimits(read=RemoteReadLimits(recent_s=0.0, stale_s=stale_s))
     rlm = BrokerRemoteLogManager([log_dir], stack.rsm, rlmm, limits)
     found = fetch(rlm, 0, max_bytes=1)[0]
     assert found.metadata_age_ms is None
@@ -198,7 +198,7 @@ def test_a_silent_rlmm_keeps_one_reader_of_a_known_partition(
     three_segments(log_dir)
     stack.ship(log_dir)
     rlmm: Any = Sometimes(stack.rlmm)
-    limits = RlmLimits(read=RemoteReadLimits(wait_s=60.0))
+    limits = RlmLimits(read=RemoteReadLimits(wait_s=60.0, recent_s=0.0))
     rlm = BrokerRemoteLogManager([], stack.rsm, rlmm, limits)
     assert read(rlm, 5)
     hanging = Semaphore(0)

@@ -136,7 +136,8 @@ def test_what_is_known_is_read_while_rlmm_is_silent(shipped: Stack) -> None:
         if is_silent:
             hang()
 
-    rlm = troubled(shipped, "rlmm", "list_remote_log_segments", trouble, ONE_READER)
+    limits = RlmLimits(read=replace(ONE_READER.read, recent_s=0.0))
+    rlm = troubled(shipped, "rlmm", "list_remote_log_segments", trouble, limits)
     assert read(rlm, 5)
     is_silent = True
     try:

@@ -29,7 +29,8 @@ from services.client import (
     TierConsumer,
 )
 from services.client.records import ReadOptions, decoded
-from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.fetch.segment_reader import RemoteReadLimits
+from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.servicer import RemoteLogManagerServicer
 from tests.harness.bombs import honest_batch
 from tests.harness.go_programs import GRPCURL
@@ -146,7 +147,8 @@ def read_from_the_tier(
     for file in files.path.glob(f"{0:020}.*"):
         file.unlink()
     rlmm: Any = SilentRlmm(stack.rlmm)
-    return rlmm, stack.rlm(log_dir, rlmm=rlmm)
+    limits = RlmLimits(read=RemoteReadLimits(recent_s=0.0))
+    return rlmm, stack.rlm(log_dir, rlmm=rlmm, limits=limits)
 
 
 def test_records_that_are_read_while_rlmm_is_away_are_marked(

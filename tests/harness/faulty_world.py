@@ -143,6 +143,7 @@ def faulty_world(
         "RLM_REMOTE_LOG_MANAGER_TASK_RETRY_BACKOFF_MAX_MS": "2000",
         # So that each read of the tier needs every service.
         "RLM_REMOTE_LOG_CHUNK_CACHE_MEMORY_BYTES": "0",
+        "RLM_METADATA_MAX_AGE_MS": "0",
         "RLM_METADATA_STALE_READS_MS": "0",
         **(rlm_options or {}),
     }

@@ -21,9 +21,12 @@ from services.rlm.fetch.index_cache import damaged
 from services.rlm.fetch.partition_view import (
     Bounds,
     DamagedLogError,
+    FencedReaderError,
     NotServedHereError,
     OffsetOutOfRangeError,
     PartitionView,
+    UnknownLeaderEpochError,
+    UnknownPartitionError,
 )
 from services.rlm.fetch.read_ahead import ReadTimeoutError, TierWait
 from services.rlm.fetch.segment_reader import (
@@ -79,6 +82,16 @@ class PartitionBudget:
 
 _ATTEMPTS = 3
 
+DECIDED_BY_TIER = (
+    UnknownPartitionError,
+    OffsetOutOfRangeError,
+    NotServedHereError,
+    FencedReaderError,
+    UnknownLeaderEpochError,
+    LostSegmentError,
+)
+"""The errors that the tier's state decides, so that RLMM has to be read for them."""
+
 
 class PartitionFetch:
     """Read one partition once. Single use."""
@@ -100,9 +113,7 @@ class PartitionFetch:
         self._isolation = IsolationLevel.READ_UNCOMMITTED if self._is_follower else isolation
         self._role = role
         self._aborted: AbortedTransactions | None = None
-        # A replica must not go by what may have changed.
-        max_age_s = remote.stale_s if role is FetchRole.CONSUMER else 0.0
-        self.view = PartitionView(partition, remote, max_age_s, wait)
+        self.view = PartitionView(partition, remote, remote.ages_for(role, isolation), wait)
         self._ends_with_segment = False
         self._first: RemoteLogSegmentMetadata | None = None
 
@@ -238,6 +249,10 @@ class PartitionFetch:
                 if vanished > _ATTEMPTS or self._partition.role.local is None:
                     raise
                 self.view.read_log()
+                self.view.in_time(self.view.refresh_tier)
+            except DECIDED_BY_TIER:
+                if not self.view.tier_is_recent:
+                    raise
                 self.view.in_time(self.view.refresh_tier)
 
     def _local(

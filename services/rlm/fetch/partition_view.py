@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as NotDoneError
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import TIMEOUT_MAX, Lock
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ from services.common.fair_queue import Slot
 from services.rlm.fetch.read_ahead import ReadTimeoutError, TierWait
 from services.rlm.fetch.reader_pool import ReaderPool
 from services.rlm.fetch.segment_lookups import ListedSegments
-from services.rlm.fetch.segment_reader import RemoteSegmentReader
+from services.rlm.fetch.segment_reader import MetadataAges, RemoteSegmentReader
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 from services.rlm.partition import Partition
@@ -97,6 +97,7 @@ class PartitionView:
     Attributes:
         log: None if this broker has no log of the partition, or no role for it.
         tier: as it was last known, or read for this request.
+        tier_is_recent: it was read a moment ago for another request, not for this one.
         tier_age_s: its age, if it was to be read and RLMM was unreachable.
     """
 
@@ -104,13 +105,13 @@ class PartitionView:
         self,
         partition: Partition,
         remote: RemoteSegmentReader,
-        max_age_s: float = 0.0,
+        ages: MetadataAges | None = None,
         wait: TierWait | None = None,
     ) -> None:
         """See a partition.
 
         Args:
-            max_age_s: how old the tier's state may be if RLMM is unreachable.
+            ages: how old the tier's state may be; by default it is read for this request.
             wait: for a slot, and for the store.
         """
         self.partition = partition
@@ -122,9 +123,10 @@ class PartitionView:
         self._slot: Slot | None = None
         self._needs_slot = True
         self._is_late = False
-        self._max_age_s = max_age_s
+        self._ages = ages or MetadataAges()
         self.wait = wait or TierWait(remote.wait_s)
         self.tier_age_s: float | None = None
+        self.tier_is_recent = False
 
     @contextmanager
     def remote_slot(self) -> Iterator[None]:
@@ -244,7 +246,7 @@ class PartitionView:
 
         It needs no slot: the reader that wants it holds one.
         """
-        view = PartitionView(self.partition, self.remote, self._max_age_s, self.wait)
+        view = PartitionView(self.partition, self.remote, self._ages, self.wait)
         view.log, view.tier, view._needs_slot = self.log, self.tier, False
         return view
 
@@ -277,7 +279,8 @@ class PartitionView:
         """
         self.read_log()
         self.tier = self.partition.tier.last_seen
-        if self.log is None or offset < self.log.log_start_offset:
+        needs_tier = self.log is None or offset < self.log.log_start_offset
+        if needs_tier and not self._use_recent(offset):
             self.refresh_tier(offset)
         if self.log is None and not self.tier.known:
             text = f"{self.partition.topic_id_partition} is not known here"
@@ -299,6 +302,19 @@ class PartitionView:
         local = self.partition.role.local
         self.log = local.read() if local else None
 
+    def _use_recent(self, offset: int) -> bool:
+        """Use a tier that was read a moment ago, if a known segment of it has the offset."""
+        tier = self.partition.tier.recent(self._ages.recent_s)
+        name = self.partition.topic_id_partition
+        if tier is None or not self.remote.lookups.knows(name, offset, tier.revision):
+            return False
+        self.tier, self.tier_age_s, self.tier_is_recent = tier, None, True
+        return True
+
+    def read_tier_always(self) -> None:
+        """Use nothing that was read for other requests from now on."""
+        self._ages = replace(self._ages, recent_s=0.0)
+
     def refresh_tier(self, offset: int = -1) -> None:
         """Read the tier's present state; if that lists it, remember the segment of `offset`.
 
@@ -307,11 +323,12 @@ class PartitionView:
             RetriableRemoteStorageError: if RLMM is unreachable.
         """
         listed = ListedSegments(offset)
+        self.tier_is_recent = False
         state = self.partition.tier
         try:
             self.tier, self.tier_age_s = self.ask(
                 lambda: state.refresh_or_last(
-                    self._max_age_s, listed.add, min(self.wait.left_s, TIMEOUT_MAX)
+                    self._ages.stale_s, listed.add, min(self.wait.left_s, TIMEOUT_MAX)
                 )
             )
         except InvalidRequestError as e:

@@ -8,7 +8,12 @@ from threading import Lock
 from services.api.lineage import EpochEnd
 from services.api.remote_log_manager import FetchPartition, FetchRole
 from services.rlm.fetch.chunk_cache import MIB, Chunk
-from services.rlm.fetch.partition_fetch import PartitionBudget, PartitionFetch, RequestBudget
+from services.rlm.fetch.partition_fetch import (
+    DECIDED_BY_TIER,
+    PartitionBudget,
+    PartitionFetch,
+    RequestBudget,
+)
 from services.rlm.fetch.partition_view import Bounds
 from services.rlm.fetch.segment_reader import RemoteSegmentReader
 
@@ -89,6 +94,20 @@ class PreparedRead:
             self._remote.release(chunk)
 
     def _prepare(self, wanted_bytes: int) -> EpochEnd | None:
+        """Prepare by a tier that was read a moment ago, if that shows records; else read it."""
+        view = self.fetch.view
+        try:
+            diverging = self._prepare_once(wanted_bytes)
+            if diverging is None or not view.tier_is_recent:
+                return diverging
+        except DECIDED_BY_TIER:
+            if not view.tier_is_recent:
+                raise
+        view.read_tier_always()
+        self.bounds = None
+        return self._prepare_once(wanted_bytes)
+
+    def _prepare_once(self, wanted_bytes: int) -> EpochEnd | None:
         diverging = self._check() if self.bounds is None else None
         if diverging is None and self._is_alone:
             self._has_requested = True

@@ -10,7 +10,7 @@ from threading import BoundedSemaphore, Event
 
 from services.api.calls import current_call
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_manager import FetchPartition, FetchRequest, FetchRole
+from services.api.remote_log_manager import FetchPartition, FetchRequest
 from services.records.batches import BatchError
 from services.rlm.fetch.kafka_errors import PARTITION_FAILURES
 from services.rlm.fetch.partition_view import PartitionView
@@ -119,11 +119,11 @@ class FetchPurgatory:
         missing = min(request.min_bytes, request.max_bytes)
         asked: list[tuple[PartitionView, Future[int]]] = []
         # As the read that follows: the wait must not depend on RLMM if the read does not.
-        max_age_s = self._remote.stale_s if request.role is FetchRole.CONSUMER else 0.0
+        ages = self._remote.ages_for(request.role, request.isolation_level)
         wait = TierWait(self._remote.wait_s, is_shared=True)
         try:
             for wanted, partition in zip(request.partitions, partitions, strict=True):
-                view = PartitionView(partition, self._remote, max_age_s, wait)
+                view = PartitionView(partition, self._remote, ages, wait)
                 count = partial(_readable_bytes, view, wanted, request, missing)
                 if view.needs_tier(wanted.fetch_offset):
                     asked.append((view, view.begin(count)))

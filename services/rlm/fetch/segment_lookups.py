@@ -62,6 +62,14 @@ class SegmentLookUps:
             if len(self._found) > _PARTITIONS:
                 self._found.popitem(last=False)
 
+    def knows(self, name: TopicIdPartition, offset: int, revision: int | None) -> bool:
+        """Return whether a segment with this offset was found at this revision."""
+        with self._lock:
+            at, segments = self._found.get(name, (None, ()))
+            if revision is None or at != revision:
+                return False
+            return any(each.start_offset <= offset <= each.end_offset for each in segments)
+
     def _remembered(
         self, name: TopicIdPartition, epoch: int, offset: int, revision: int | None
     ) -> RemoteLogSegmentMetadata | None:

@@ -15,7 +15,7 @@ from services.api.errors import (
 )
 from services.api.ids import TopicIdPartition
 from services.api.lineage import EpochRanges, Lineage
-from services.api.remote_log_manager import RecordSource
+from services.api.remote_log_manager import FetchRole, IsolationLevel, RecordSource
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
@@ -168,6 +168,19 @@ def local_batches(
 
 
 @dataclass(frozen=True, slots=True)
+class MetadataAges:
+    """How old what RLM knows of a tier may be for a reader, seconds.
+
+    Attributes:
+        recent_s: to read in a segment that RLM knows.
+        stale_s: while RLMM is unreachable.
+    """
+
+    recent_s: float = 0.0
+    stale_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class RemoteReadLimits:
     """The limits of remote reads.
 
@@ -176,13 +189,15 @@ class RemoteReadLimits:
         wait_s: how long a read waits for a free slot, and for the store's next bytes, seconds
             (Kafka: remote.fetch.max.wait.ms).
         max_waiting: reads that wait for a slot (Kafka: remote.log.reader.max.pending.tasks).
-        stale_s: how old metadata may be with which consumers are served while RLMM is unreachable.
+        recent_s: how old metadata may be with which consumers read known segments.
+        stale_s: how old it may be while RLMM is unreachable.
     """
 
     threads: int = 10
     wait_s: float = 0.5
     max_waiting: int = 100
     quota: QuotaLimit = field(default_factory=QuotaLimit)
+    recent_s: float = 1.0
     stale_s: float = 300.0
 
 
@@ -210,7 +225,16 @@ class RemoteSegmentReader:
         self.calls = ReaderPool(limits.threads)
         self.late = LateCalls()
         self.wait_s = limits.wait_s
-        self.stale_s = limits.stale_s
+        self._ages = MetadataAges(limits.recent_s, limits.stale_s)
+
+    def ages_for(self, role: FetchRole, isolation: IsolationLevel) -> MetadataAges:
+        """Return how old metadata may be for such a reader."""
+        if role is not FetchRole.CONSUMER:
+            return MetadataAges()  # A replica must not go by what may have changed.
+        if isolation is IsolationLevel.READ_COMMITTED:
+            # A transaction index that was deleted since would be taken for one without entries.
+            return MetadataAges(stale_s=self._ages.stale_s)
+        return self._ages
 
     def batches(
         self,
