@@ -117,18 +117,25 @@ class Export:
         return sorted(rows, key=lambda row: (row["topic"], row["partition"], row["offset"]))
 
 
+def processes_that_write(
+    export: Export, process: "subprocess.Popen[str]", before: set[str]
+) -> list[psutil.Process]:
+    """Return the processes of an export once it has begun a file that was not there before."""
+
+    def has_begun() -> bool:
+        return process.poll() is not None or not export.written() <= before
+
+    eventually(has_begun, TIMEOUT_S * 1_000)
+    assert process.poll() is None, process.communicate()
+    running = psutil.Process(process.pid)
+    return [running, *running.children(recursive=True)]
+
+
 def kill_while_writing(export: Export) -> None:
     """Start an export, and kill it with its JVM when it has begun a file of its next commit."""
     before = export.written()
     with export.start() as process:
-        running = psutil.Process(process.pid)
-
-        def has_begun() -> bool:
-            return process.poll() is not None or not export.written() <= before
-
-        eventually(has_begun, TIMEOUT_S * 1_000)
-        assert process.poll() is None, process.communicate()
-        for each in [running, *running.children(recursive=True)]:
+        for each in processes_that_write(export, process, before):
             each.kill()
         process.communicate(timeout=TIMEOUT_S)
 
@@ -187,6 +194,28 @@ def test_kills_add_nothing_twice_and_miss_nothing(shipped: ServedTier, tmp_path:
     assert code == 0
     assert {row["commits"] for row in report["partitions"]} == {0}
     assert len(export.commits()) == commits
+
+
+def test_executors_that_are_killed_while_they_write_add_nothing_twice(
+    shipped: ServedTier, tmp_path: Path
+) -> None:
+    export = Export(shipped, tmp_path / "table", ["payments"])
+    with export.start("", "--master", "local-cluster[2,1,1024]") as process:
+        executors = [
+            each
+            for each in processes_that_write(export, process, set())
+            if each.status() != psutil.STATUS_ZOMBIE and "CoarseGrained" in str(each.cmdline())
+        ]
+        assert executors
+        for each in executors:
+            each.kill()
+        errors = process.communicate(timeout=TIMEOUT_S)[1]
+    assert process.returncode == 0, errors
+    assert len(export.written()) > len(export.files())
+    rows = export.rows()
+    for row in rows:
+        del row["topic_id"]
+    assert rows == wanted_rows(shipped, ["payments"])
 
 
 def test_two_exports_of_one_table_at_once_add_nothing_twice(
