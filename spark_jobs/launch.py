@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Protocol, TextIO, TypeVar
 from uuid import uuid4
 
+from services.api.errors import RemoteStorageError
 from services.common.printable import printable
 from spark_jobs.engines import open_local, open_spark, prefers_spark
 from spark_jobs.options import SweepOptions
@@ -75,8 +76,13 @@ def launch(
         directory = _made((options.local_work_dir or scratch).absolute() / plan_id)
         _require_writable(options.report)
         this = SweepRun(job, plan_id, directory, say)
-        with disk_errors(TEMPORARY if options.local_work_dir is None else "--work-dir"):
-            report = _run(this, config, run_job, scratch)
+        try:
+            with disk_errors(TEMPORARY if options.local_work_dir is None else "--work-dir"):
+                report = _run(this, config, run_job, scratch)
+        except (SweepError, RemoteStorageError):
+            if this.document.exists():  # of the waves before
+                _hand_over(this, options.report, document)
+            raise
         _hand_over(this, options.report, document)
         return report
 

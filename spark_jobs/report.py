@@ -32,6 +32,8 @@ from spark_jobs.sweep_error import EXIT_PARTIAL, EXIT_REFUSED
 from spark_jobs.waves import Head
 
 DONE, PARTIAL, SKIPPED, REMAINING = "DONE", "PARTIAL", "SKIPPED", "REMAINING"
+BROKEN = "FAILED"
+"""The outcome of a sweep that could not continue."""
 INLINE_SEGMENTS = 10_000
 """A report of more segments has them in a Parquet file beside it."""
 
@@ -203,6 +205,7 @@ class Document:
         self._header = header
         self._heads = tuple(heads)
         self._ended: dict[tuple[str, int], _Ended] = {}
+        self._is_broken = False
         self._errors: Counter[str] = Counter()
         self._inline: list[str] = []
         planned = sum(head.planned_segments for head in self._heads)
@@ -268,13 +271,18 @@ class Document:
             "earlier_plan_id": row["plan_id"],
         }
 
-    def finish(self, now_ms: Callable[[], int]) -> SweepReport:
-        """Write the document, in which every key is always present."""
+    def finish(self, now_ms: Callable[[], int], failure: str | None = None) -> SweepReport:
+        """Write the document, in which every key is always present.
+
+        Args:
+            failure: why the sweep could not continue: it has the waves that have ended.
+        """
         if self._writer is not None:
             self._writer.close()
-        header = self._header
+        header, self._is_broken = self._header, failure is not None
         totals, largest = Totals(), list[dict[str, Any]]()
-        with self._path.open("w", encoding="utf-8") as file:
+        unfinished = self._path.with_name(f".{self._path.name}.partial")
+        with unfinished.open("w", encoding="utf-8") as file:
             head = {
                 "job": header.job,
                 "plan_id": header.plan_id,
@@ -291,16 +299,17 @@ class Document:
             file.write('], "segments": [')
             texts = enumerate(self._inline_segments())
             file.writelines(f"{',' if number else ''}\n{text}" for number, text in texts)
-            outcome = _outcome(header, totals)
+            outcome = BROKEN if self._is_broken else _outcome(header, totals)
             tail = {
                 "segments_file": None if self._file is None else self._segments_name,
                 "outcome": outcome,
-                "error": header.refusal,
+                "error": header.refusal or failure,
                 "started_at_ms": header.started_at_ms,
                 "finished_at_ms": now_ms(),
                 "totals": totals.as_json(),
             }
             file.write(f"], {json.dumps(tail)[1:]}\n")
+        unfinished.replace(self._path)
         planned = tuple(partition for partition in largest if partition["planned_segments"])
         return SweepReport(header, outcome, totals, planned, self._errors)
 
@@ -335,6 +344,8 @@ class Document:
         if not self._is_executed:
             return self._left
         if ended.mark == FAILED or ended.counts["failed_segments"]:
+            return REMAINING
+        if self._is_broken and ended.counts["planned_segments"] < head.planned_segments:
             return REMAINING
         return REFUSED if ended.mark == REFUSED or ended.counts["refused_segments"] else DONE
 

@@ -105,6 +105,8 @@ class SweepRun:
 def sweep(engine: Engine, stages: Stages, options: SweepOptions, run: SweepRun) -> SweepReport:
     """Run the stages that the options and the plan allow, and write `run.document`.
 
+    A sweep that fails in a wave writes it too, with the waves before.
+
     Raises:
         SweepError: a stage failed, or its rows cannot be read as its tasks wrote them.
     """
@@ -118,7 +120,11 @@ def sweep(engine: Engine, stages: Stages, options: SweepOptions, run: SweepRun) 
     header = Header(run.job, run.plan_id, engine.name, options.apply, started_at_ms, refusal)
     with Document(run.document, header, heads, _segments_name(options, run)) as document:
         if header.is_executed:
-            _execute(engine, stages, options, run, plan, heads, document)
+            try:
+                _execute(engine, stages, options, run, plan, heads, document)
+            except (SweepError, RemoteStorageError) as e:
+                document.finish(now_ms, failure=str(e))
+                raise
         else:
             for wave in waves_of(heads, lambda _: None, options.wave_segments):
                 document.add(_left(engine, plan, wave, left_outcome(header), None))

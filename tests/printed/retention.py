@@ -212,8 +212,10 @@ _SWEEP = fields(
             "The segments, if they are at most 10,000.",
         ),
         "segments_file": nullable(text("The Parquet file that has more segments than that.")),
-        "outcome": text("PLANNED, DONE, PARTIAL or REFUSED."),
-        "error": nullable(text("Why the whole plan was refused; null if it was not.")),
+        "outcome": text("PLANNED, DONE, PARTIAL, REFUSED or FAILED."),
+        "error": nullable(
+            text("Why the whole plan was refused, or why the sweep failed in a wave; else null.")
+        ),
         "started_at_ms": time_ms("When it began."),
         "finished_at_ms": time_ms("When it ended."),
         "totals": fields(

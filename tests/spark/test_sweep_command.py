@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -14,10 +15,11 @@ import pytest
 import typer
 
 from services.api.errors import InvalidRequestError
+from services.api.ids import uuid_to_text
 from services.cli.main import main
 from services.cli.sweep import app as sweep_commands
 from spark_jobs import launch, partition_removal_sweep, retention_sweep
-from spark_jobs.options import SweepOptions
+from spark_jobs.options import EngineName, SweepOptions
 from spark_jobs.report import SweepReport
 from spark_jobs.sweep_error import SweepError
 from tests.harness.eventually import eventually
@@ -209,6 +211,43 @@ def test_a_table_says_what_goes_and_what_was_left_out_and_why(
     assert "PLANNED: 2 segments planned" in swept.stderr
     assert json.loads(report.read_text())["totals"]["planned_segments"] == 2
     assert os.listdir(tmp_path) == ["report.json"]
+
+
+def test_a_sweep_that_fails_in_a_wave_reports_the_waves_before(tier: Tier, tmp_path: Path) -> None:
+    [tp] = a_topic()
+    doomed = tier.fill(tp, 5)
+    tier.report(tp, 5)
+    tier.settings(tp.topic_id, BY_TIME)
+    rsm, rlmm = tier.rsm_process.address, tier.rlmm_process.address
+    files = [tmp_path / "first.json", tmp_path / "second.json"]
+    waves = iter(range(2))
+
+    def run(report: Path, say: Callable[[str], None]) -> dict[str, Any]:
+        options = SweepOptions(
+            rsm, rlmm, topics=(tp.topic,), apply=True, wave_segments=2, retry_for_s=0.1,
+            engine=EngineName.LOCAL, report=report,
+        )  # fmt: skip
+        config = retention_sweep.Config(options)
+        launch.launch(retention_sweep.JOB, config, retention_sweep.run, say, None)
+        done: dict[str, Any] = json.loads(report.read_text())
+        return done
+
+    def kill_before_second_wave(phase: str) -> None:
+        if phase == "marking" and next(waves) == 1:
+            tier.rlmm_process.kill()
+
+    with pytest.raises(SweepError, match=rlmm) as raised:
+        run(files[0], kill_before_second_wave)
+    assert raised.value.exit_code == 3
+    tier.rlmm_process.start()
+    failed = json.loads(files[0].read_text())
+    assert (failed["outcome"], failed["error"]) == ("FAILED", str(raised.value))
+    assert failed["partitions"][0]["outcome"] == "REMAINING"
+    rest = run(files[1], lambda _: None)
+    assert (rest["outcome"], rest["error"]) == ("DONE", None)
+    deleted = [each["segment_id"] for report in (failed, rest) for each in report["segments"]]
+    assert len(failed["segments"]) == 2
+    assert sorted(deleted) == sorted(map(uuid_to_text, ids(doomed)))
 
 
 def test_a_report_that_cannot_be_written_at_the_end_is_kept(tier: Tier, tmp_path: Path) -> None:
