@@ -21,8 +21,8 @@ CLOSURES = {
     "RLM's Fetch": ("services.rlm.fetch.fetcher", 48),
     "RLM's expiration task": ("services.rlm.retention.expiration_task", 42),
     "RSM's manager": ("services.rsm.manager", 26),
-    "RLMM's manager": ("services.rlmm.manager", 42),
-    "Spark's retention sweep": ("spark_jobs.retention_sweep", 48),
+    "RLMM's manager": ("services.rlmm.manager", 43),
+    "Spark's retention sweep": ("spark_jobs.retention_sweep", 49),
 }
 
 

@@ -36,6 +36,8 @@ from services.api.partitions import (
 from services.api.segment_batches import (
     MAX_BATCH,
     AddOutcome,
+    BinnedSegments,
+    BinQuery,
     ImportedSegments,
     LookupOutcome,
     SegmentAddition,
@@ -459,6 +461,16 @@ class RemoteLogMetadataManager(Protocol):
         partition are consecutive, ascending by start offset, and read by one statement with the
         partition's revision. Different partitions may be read at different times. Closing the
         iterator ends the scan.
+        """
+        ...
+
+    def bin_remote_log_segments(self, query: BinQuery) -> AtRevision[BinnedSegments]:
+        """Join the segments of a partition into few bins, for charts.
+
+        Segments that change meanwhile may be seen as they are later than the revision.
+
+        Raises:
+            RemoteResourceNotFoundError: the partition is not known.
         """
         ...
 

@@ -192,6 +192,7 @@ _RLMM: dict[str, Rule] = {
     "GetPartitionState": _of_partitions(*ANY_ROLE),
     "RaiseLogStartOffset": _of_partitions(_D, _W),
     "ScanRemoteLogSegments": Rule(_roles(_W, _A), Topics.FILTER, filter="topic"),
+    "BinRemoteLogSegments": _of_partitions(_R, _S, _D, _W, _A),
     "RecordGap": _of_partitions(_S),
     # Whoever may keep data for ever, by renewals, is no mere reader.
     "SetExportPosition": _of_partitions(_E, _M),

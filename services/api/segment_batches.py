@@ -1,8 +1,10 @@
-"""Define the items and outcomes of bulk calls: additions, look-ups, scans and imports."""
+"""Define the items and outcomes of bulk calls: additions, look-ups, scans, bins and imports."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import TypeAlias
+from uuid import UUID
 
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError
@@ -133,7 +135,7 @@ class SegmentScan:
             require(self.topic != "", "partition", "needs topic: name its topic as well")
         known = ", ".join(_COLUMN_NAMES)
         unknown = ", ".join(sorted(set(self.columns) - set(_COLUMN_NAMES)))
-        require(not unknown, "columns", f"must be some of {known}; unknown: {unknown[:64]}")
+        require(not unknown, "columns", f"must be some of {known}; unknown: {unknown[:64]!r}")
 
     def column_names(self) -> list[str]:
         """Return the names of the columns to read, in the order of SCAN_COLUMNS."""
@@ -153,6 +155,99 @@ class SegmentBatch:
     arrow_ipc: bytes
     rows: int
     began_at_ms: int
+
+
+MAX_BINS = 2_000
+MAX_HOLES = 200
+"""The most ranges without a segment that an answer has, the longest first."""
+
+
+class SegmentAxis(Enum):
+    """What the bins divide."""
+
+    OFFSET = "OFFSET"
+    TIME = "TIME"
+
+
+@dataclass(frozen=True, slots=True)
+class BinQuery:
+    """Select a part of a partition.
+
+    A segment has only the time of its latest record: on the axis of time it begins at the latest
+    record of the segments before it, by start offset. Time never runs back there.
+
+    Attributes:
+        first, last: the range on the axis, both inclusive; None: to the end.
+        bins: join the segments of the range if they are more; then the most bins for each state.
+    """
+
+    topic_id_partition: TopicIdPartition
+    axis: SegmentAxis = SegmentAxis.OFFSET
+    first: int | None = None
+    last: int | None = None
+    bins: int = 1_000
+
+    def __post_init__(self) -> None:
+        for value, field in ((self.first, "first"), (self.last, "last")):
+            if value is not None:
+                require_int64(value, field)
+        require(1 <= self.bins <= MAX_BINS, "bins", f"must be 1 to {MAX_BINS:,}, is {self.bins}")
+        if self.first is not None and self.last is not None:
+            is_range = self.first <= self.last
+            require(is_range, "first", f"must not be above last: {self.first} > {self.last}")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBin:
+    """One segment, or several of one state that begin close to each other.
+
+    Attributes:
+        first, last: what it covers on the axis, both inclusive.
+        start_offset, end_offset: the lowest and the highest offset.
+        lowest_leader_epoch, highest_leader_epoch: of all leader epochs.
+        segment_id: None if there are several segments.
+    """
+
+    state: RemoteLogSegmentState
+    segments: int
+    first: int
+    last: int
+    start_offset: int
+    end_offset: int
+    max_timestamp_ms: int
+    size_bytes: int
+    lowest_leader_epoch: int
+    highest_leader_epoch: int
+    segment_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """A range of offsets, both inclusive."""
+
+    start_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class BinnedSegments:
+    """A part of a partition.
+
+    Attributes:
+        segments: of the whole partition, in any state but DELETE_SEGMENT_FINISHED.
+        first, last: what they cover on the axis; None if there are none.
+        segments_in_range: those that `bins` are made of.
+        bins: ascending by start offset.
+        holes: the longest ranges between finished segments that no finished segment holds,
+            ascending; at most MAX_HOLES. None on the axis of time.
+    """
+
+    segments: int
+    first: int | None
+    last: int | None
+    segments_in_range: int
+    bins: tuple[SegmentBin, ...]
+    holes: tuple[OffsetRange, ...] = ()
 
 
 MAX_IMPORTED_EPOCHS = 50_000

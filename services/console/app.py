@@ -17,13 +17,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from services.api.errors import InvalidRequestError, RemoteStorageError, UnauthenticatedError
 from services.api.ids import TopicIdPartition, uuid_from_text
 from services.api.partitions import AnomalyKind
+from services.api.segment_batches import MAX_BINS, BinQuery, SegmentAxis
 from services.common.release import release
 from services.common.reloaded_file import ReloadedFile
 from services.console.access import Viewer
 from services.console.health import health, list_anomalies, list_sweeps
 from services.console.segment_life import segment_life
 from services.console.tier import Tier
-from services.console.timeline import TimelineQuery, timeline
+from services.console.timeline import timeline
 from services.console.topics import MAX_ROWS, ORDERS, TopicQuery, list_partitions, list_topics
 from services.rpc.server.policy import Policy
 
@@ -175,13 +176,15 @@ class Parameters:
             limit=self.number("limit", 100, 1, MAX_ROWS),
         )
 
-    def timeline_query(self) -> TimelineQuery:
-        return TimelineQuery(
-            axis=self.text("axis", "offset"),
-            first=self.optional_number("from"),
-            last=self.optional_number("to"),
-            bins=self.number("bins", 1_000, 1, 2_000),
-        )
+    def bin_query(self) -> BinQuery:
+        axis = self.text("axis", "offset")
+        if axis not in ("offset", "time"):
+            raise InvalidRequestError(f"axis: must be offset or time, is {axis[:40]!r}")
+        first, last = self.optional_number("from"), self.optional_number("to")
+        if first is not None and last is not None and first > last:
+            raise InvalidRequestError(f"from: {first} is above to, {last}")
+        bins = self.number("bins", 1_000, 1, MAX_BINS)
+        return BinQuery(self.partition(), SegmentAxis[axis.upper()], first, last, bins)
 
     def anomaly_kind(self) -> AnomalyKind | None:
         text = self.text("kind", "")
@@ -197,9 +200,9 @@ def _about(viewer: Viewer) -> Mapping[str, Any]:
 
 
 def _timeline(tier: Tier, viewer: Viewer, parameters: Parameters) -> Mapping[str, Any]:
-    name = parameters.partition()
-    viewer.require("RemoteLogMetadataManager/ListRemoteLogSegments", name.topic)
-    return timeline(tier, name, parameters.timeline_query())
+    query = parameters.bin_query()
+    viewer.require("RemoteLogMetadataManager/BinRemoteLogSegments", query.topic_id_partition.topic)
+    return timeline(tier, query)
 
 
 def _refused(request: Request, error: RemoteStorageError) -> Response:

@@ -51,11 +51,3 @@ class RecentAnswers:
                 answer.set_exception(e)
         found: T = answer.result()
         return found
-
-    def peek(self, key: Hashable) -> Any:
-        """Return the answer that is kept, however old, or None if there is none yet."""
-        with self._lock:
-            known = self._known.get(key)
-        if known is None or not known[1].done() or known[1].exception() is not None:
-            return None
-        return known[1].result()

@@ -18,9 +18,8 @@ from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.probe import ServiceState, probe
 
 _WORKERS = 16
-_KEPT_COLUMNS = 4
 _KEPT_FACTS = 4
-"""Partitions; one with a million segments takes some 100 MB."""
+"""Partitions of at most segment_life.MAX_EXPLAINED segments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,6 @@ class Tier:
         workers: make several calls at once.
         recent: answers of the last seconds.
         facts: the same, of whole partitions: large.
-        columns: the segments of the partitions that were shown last.
     """
 
     metadata: RemoteLogMetadataManager
@@ -57,7 +55,6 @@ class Tier:
     workers: ThreadPoolExecutor
     recent: RecentAnswers = field(default_factory=RecentAnswers)
     facts: RecentAnswers = field(default_factory=lambda: RecentAnswers(_KEPT_FACTS))
-    columns: RecentAnswers = field(default_factory=lambda: RecentAnswers(_KEPT_COLUMNS))
     channels: tuple[tuple[str, str, grpc.Channel | None], ...] = ()
 
     def probed(self) -> list[Endpoint]:

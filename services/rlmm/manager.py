@@ -48,6 +48,8 @@ from services.api.segment_batches import (
     MAX_BATCH,
     MAX_REVISIONS,
     AddOutcome,
+    BinnedSegments,
+    BinQuery,
     ImportedSegments,
     LookupOutcome,
     SegmentAddition,
@@ -77,6 +79,7 @@ from services.rlmm import (
     partition_states,
     partitions,
     polled_log_rows,
+    segment_bins,
     segment_changes,
     topic_configs,
 )
@@ -245,6 +248,11 @@ class SqlRemoteLogMetadataManager:
 
         check_text(scan.topic, "topic")
         return scans.scan_segments(self._transactions, scan)
+
+    def bin_remote_log_segments(self, query: BinQuery) -> AtRevision[BinnedSegments]:
+        return self._transactions.read_in_transaction(
+            lambda connection: segment_bins.read(connection, query)
+        )
 
     def import_remote_log_segments(self, imports: Iterable[SegmentImport]) -> ImportedSegments:
         return import_all(self._transactions, self._limits, imports)

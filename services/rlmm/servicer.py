@@ -30,6 +30,7 @@ from services.rpc.converters.partitions import (
     watch_update_to_proto,
     watched_from_proto,
 )
+from services.rpc.converters.segment_bins import bin_query_from_proto, bins_to_proto
 from services.rpc.converters.segments import (
     add_outcome_to_proto,
     addition_from_proto,
@@ -211,6 +212,11 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
     ) -> Iterator[pb.ScanRemoteLogSegmentsResponse]:
         for batch in self._manager.scan_remote_log_segments(scan_from_proto(request)):
             yield segment_batch_to_proto(batch)
+
+    def BinRemoteLogSegments(
+        self, request: pb.BinRemoteLogSegmentsRequest, context: grpc.ServicerContext
+    ) -> pb.BinRemoteLogSegmentsResponse:
+        return bins_to_proto(self._manager.bin_remote_log_segments(bin_query_from_proto(request)))
 
     def ImportRemoteLogSegments(
         self,

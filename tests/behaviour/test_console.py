@@ -15,7 +15,7 @@ from services.api.remote_storage_manager import IndexType
 from services.api.roles import Role
 from services.common.client_security import ClientSecurity
 from services.common.console_settings import ConsoleSettings
-from services.console import segment_life, timeline
+from services.console import segment_life
 from services.console.tier import ServiceAddresses
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rpc.server.policy import policy_file
@@ -108,13 +108,13 @@ def test_a_timeline_has_segments_of_each_state_and_what_is_missing(
     assert (found["whole_from"], found["whole_to"], found["segments"]) == (0, 69, 5)
     part = console.get("/api/timeline", **of(tp, **{"from": 12, "to": 35}))
     assert [i["start"] for i in part["items"]] == [10, 30]
-    # On the axis of time a segment begins where the one before it ended; time never runs back.
     by_time = console.get("/api/timeline", **of(tp, axis="time"))
-    assert [(i["from_ms"], i["to_ms"]) for i in by_time["items"][:3]] == [
+    assert [(i["first"], i["last"]) for i in by_time["items"][:3]] == [
         (1_000, 1_000),
         (1_000, 2_000),
         (2_000, 2_000),
     ]
+    assert (by_time["whole_from"], by_time["whole_to"]) == (1_000, 2_000)
 
 
 @pytest.mark.deep
@@ -135,28 +135,6 @@ def test_many_segments_are_joined_into_few_bins(rlmm: RlmmProcess, console: Serv
     assert (second["bytes"], second["epoch_first"], second["epoch_last"]) == (70, 0, 1)
     # Of a bin with one segment the segment can be opened.
     assert [i["id"] is None for i in found["items"]] == [True, True, False]
-
-
-def test_a_timeline_follows_changes_and_reads_nothing_again_without_one(
-    rlmm: RlmmProcess, console: ServedConsole, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(timeline, "COLUMNS_AGE_S", 0.0)
-    scans = []
-    scan = console.tier.metadata.scan_remote_log_segments
-
-    def counted(*arguments: Any) -> Any:
-        scans.append(arguments)
-        return scan(*arguments)
-
-    monkeypatch.setattr(console.tier.metadata, "scan_remote_log_segments", counted)
-    (tp,) = a_topic("orders", 1)
-    finished(rlmm.client, tp, 0, 9)
-    for _ in range(3):
-        assert console.get("/api/timeline", **of(tp))["segments"] == 1
-    assert len(scans) == 1
-    finished(rlmm.client, tp, 10, 19)
-    assert console.get("/api/timeline", **of(tp))["segments"] == 2
-    assert len(scans) == 2
 
 
 def test_a_segment_has_its_objects_digest_events_and_the_reason_why_it_is_kept(

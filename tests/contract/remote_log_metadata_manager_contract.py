@@ -60,6 +60,7 @@ from tests.contract.rlmm.rebuilds import Freezes
 from tests.contract.rlmm.repairs import LeaderEpochResets, Undeletion
 from tests.contract.rlmm.request_ids import RequestIds
 from tests.contract.rlmm.scans import Scans
+from tests.contract.rlmm.segment_bins import Bins
 from tests.contract.rlmm.segment_imports import ImportRefusals, SegmentImports
 from tests.contract.rlmm.sweep_runs import SweepRuns
 from tests.contract.rlmm.topic_configs import TopicConfigs
@@ -128,6 +129,7 @@ class RemoteLogMetadataManagerContract(
     Verifications,
     VerificationLists,
     Scans,
+    Bins,
     SegmentImports,
     ImportRefusals,
 ):

@@ -183,6 +183,9 @@ def sound_requests() -> dict[str, Message]:
             topic_id_partition=tp_message(), log_start_offset=5, context=why()
         ),
         "ScanRemoteLogSegments": pb.ScanRemoteLogSegmentsRequest(shards=1),
+        "BinRemoteLogSegments": pb.BinRemoteLogSegmentsRequest(
+            topic_id_partition=tp_message(), axis=pb.SEGMENT_AXIS_OFFSET, bins=1_000
+        ),
         "ListEvents": pb.ListEventsRequest(topic_id_partition=tp_message()),
         "RenewCopyLeases": pb.RenewCopyLeasesRequest(
             segments=[segment_id_to_proto(KNOWN)], lease_ms=60_000, broker_id=1

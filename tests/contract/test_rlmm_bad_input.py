@@ -319,6 +319,9 @@ BAD: list[tuple[str, Spoil, grpc.StatusCode, str]] = [
     ("ScanRemoteLogSegments", put("shard", 1), INVALID, "shard: must be 0 to"),
     ("ScanRemoteLogSegments", put("partition", 1), INVALID, "partition: needs topic"),
     ("ScanRemoteLogSegments", put("topic", "\0"), INVALID, "topic: must not contain NUL"),
+    ("BinRemoteLogSegments", put("axis", 99), INVALID, "axis: must be set to a known"),
+    ("BinRemoteLogSegments", put("bins", 0), INVALID, "bins: must be 1 to 2,000"),
+    ("BinRemoteLogSegments", put("first", -1), INVALID, "first: must be 0 to"),
     ("ScanRemoteLogSegments", added_to("columns", "size"), INVALID, "columns: must be some of"),
     ("ScanRemoteLogSegments", added_to("delete_states", 0), INVALID, "delete_states: must be set"),
 ]

@@ -33,6 +33,7 @@ RLMM = {
     "GetPartitionState": "test_a_later_report_replaces_the_earlier_one",
     "RaiseLogStartOffset": "test_finished_segments_count_if_the_report_is_behind",
     "ScanRemoteLogSegments": "test_a_batch_has_the_columns_of_the_contract",
+    "BinRemoteLogSegments": "test_many_segments_are_joined_into_few_bins",
     "RecordGap": "test_a_gap_hides_nothing_and_raises_nothing",
     "SetExportPosition": "test_a_position_keeps_what_ends_at_or_above_it",
     "ListEvents": "test_events_come_in_pages_without_gaps",

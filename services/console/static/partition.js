@@ -133,12 +133,12 @@ export async function showPartition(main, name, query, signal) {
     const list = table("Segments in view", [
       ["offsets", (i) => element("button", {
         type: "button", class: "link",
-        onclick: () => (i.count === 1 && i.id ? open(i.id) : range(view.axis === "time" ? i.from_ms : i.start, view.axis === "time" ? i.to_ms : i.end)),
+        onclick: () => (i.count === 1 && i.id ? open(i.id) : range(i.first, i.last)),
       }, `${number(i.start)} to ${number(i.end)}`)],
       ["segments", (i) => number(i.count), "number"],
       ["epochs", (i) => i.epoch_first === i.epoch_last ? `${i.epoch_last}` : `${i.epoch_first} to ${i.epoch_last}`, "number"],
       ["bytes", (i) => bytes(i.bytes), "number"],
-      ["latest record", (i) => time(i.to_ms)],
+      ["latest record", (i) => time(i.max_timestamp_ms)],
       ["state", (i) => i.state],
     ], listed, "no segment is in this range");
     [...list.querySelectorAll("tbody tr")].forEach((row, index) => {

@@ -24,8 +24,7 @@ function shapes(found) {
   for (const item of found.items) {
     const lane = STATES[item.state] ?? 0;
     const colour = [colourOfEpoch(item.epoch_last), COPYING, DELETING][lane];
-    const first = isTime ? item.from_ms : item.start, last = isTime ? item.to_ms : item.end + 1;
-    drawn.push({ lane, first, last, colour, item, text: textOf(item) });
+    drawn.push({ lane, first: item.first, last: isTime ? item.last : item.last + 1, colour, item, text: textOf(item) });
   }
   if (isTime) return drawn;
   for (const hole of found.holes) {
@@ -49,7 +48,7 @@ export function textOf(item) {
     : `epochs ${item.epoch_first} to ${item.epoch_last}`;
   const what = item.count === 1 ? "1 segment" : `${number(item.count)} segments`;
   return `${what}: offsets ${number(item.start)} to ${number(item.end)}, ${epochs}, ` +
-    `${bytes(item.bytes)}, latest record ${time(item.to_ms)}, ${item.state}`;
+    `${bytes(item.bytes)}, latest record ${time(item.max_timestamp_ms)}, ${item.state}`;
 }
 
 function colourOf(name) {

@@ -41,6 +41,8 @@ from services.api.remote_log_metadata_manager import (
 )
 from services.api.segment_batches import (
     AddOutcome,
+    BinnedSegments,
+    BinQuery,
     ImportedSegments,
     LookupOutcome,
     SegmentAddition,
@@ -79,6 +81,7 @@ from services.rpc.converters.partitions import (
     watch_update_from_proto,
     watched_to_proto,
 )
+from services.rpc.converters.segment_bins import bin_query_to_proto, bins_from_proto
 from services.rpc.converters.segments import (
     add_outcome_from_proto,
     addition_to_proto,
@@ -290,6 +293,10 @@ class RemoteLogMetadataManagerClient:
         method, request = self._stub.ScanRemoteLogSegments, scan_to_proto(scan)
         for response in call_stream(method, request, self._peer, BULK_TIMEOUT_S):
             yield segment_batch_from_proto(response)
+
+    def bin_remote_log_segments(self, query: BinQuery) -> AtRevision[BinnedSegments]:
+        request = bin_query_to_proto(query)
+        return bins_from_proto(call_once(self._stub.BinRemoteLogSegments, request, self._peer))
 
     def import_remote_log_segments(self, imports: Iterable[SegmentImport]) -> ImportedSegments:
         """Import segments; only the wait for each outcome has a timeout, BULK_TIMEOUT_S."""

@@ -100,5 +100,5 @@ def test_only_a_deleter_or_sweeper_deletes_and_only_a_reader_reads_records() -> 
 
 def test_an_auditor_changes_nothing_and_reads_no_records() -> None:
     allowed = {name.split("/")[1] for name, rule in RULES.items() if Role.AUDITOR in rule.roles}
-    reads = ("Get", "List", "Scan", "Read", "Describe", "IsReady")
+    reads = ("Get", "List", "Scan", "Bin", "Read", "Describe", "IsReady")
     assert all(name.startswith(reads) for name in allowed)
