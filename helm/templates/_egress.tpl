@@ -70,7 +70,25 @@
 {{- if or (eq $name "grpc") (and (eq $name "tokens") (not (has $.component (list "rlm" "console")))) -}}{{- $ports = append $ports $port -}}{{- end -}}
 {{- end -}}
 {{- $own := dict "app.kubernetes.io/instance" .root.Release.Name "app.kubernetes.io/part-of" "sediment" -}}
+{{- if or .root.Values.rsm.enabled .root.Values.rlmm.enabled -}}
 {{- include "sediment.egressRule" (dict "ports" $ports "to" (list (dict "podSelector" (dict "matchLabels" $own)))) -}}
+{{- end -}}
+{{- with include "sediment.portsElsewhere" .root | fromJsonArray }}
+{{ include "sediment.egressRule" (dict "ports" . "to" $.root.Values.networkPolicy.egress.servicesTo) }}
+{{- end -}}
+{{- end -}}
+
+{{- /* Of RSM and RLMM that are not of this release, as JSON. */ -}}
+{{- define "sediment.portsElsewhere" -}}
+{{- $ports := list -}}
+{{- range $service := list "rsm" "rlmm" -}}
+{{- with index $.Values $service -}}
+{{- range ternary list (list .address .tokenAddress) .enabled -}}
+{{- with regexFind "[0-9]+$" . -}}{{- $ports = append $ports (int .) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- uniq $ports | toJson -}}
 {{- end -}}
 
 {{- define "sediment.egress" -}}
@@ -95,7 +113,7 @@
 {{- end }}
 {{- $isClient := has .component (concat $sweeps (list "rlm" "console" "reconcile" "scrub" "selftest")) }}
 {{- if or $isClient (and (eq .component "maintenance") .root.Values.maintenance.keepState) }}
-{{ include "sediment.egressToRelease" . }}
+{{ include "sediment.egressToRelease" . | trim }}
 {{- end }}
 {{- if has .component $sweeps }}
 {{- if include "sediment.hasExecutors" .root }}

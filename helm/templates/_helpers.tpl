@@ -13,7 +13,16 @@
 
 {{- /* The services of this release, as JSON. */ -}}
 {{- define "sediment.services" -}}
-{{- concat (list "rsm" "rlmm") (ternary (list "rlm") list .Values.rlm.enabled) | toJson -}}
+{{- $enabled := list -}}
+{{- range $service := list "rsm" "rlmm" "rlm" -}}
+{{- if index $.Values $service "enabled" -}}{{- $enabled = append $enabled $service -}}{{- end -}}
+{{- end -}}
+{{- toJson $enabled -}}
+{{- end -}}
+
+{{- /* "true" if the release has this job of RLMM's database, else empty. Call with (dict "root" $ "job" "migration"). */ -}}
+{{- define "sediment.hasDatabaseJob" -}}
+{{- if and .root.Values.rlmm.enabled (index .root.Values .job "enabled") -}}true{{- end -}}
 {{- end -}}
 
 {{- /* The ports of a service, fixed: a pod is a host of its own. Call with (dict "root" $ "component" "rsm"). */ -}}
@@ -31,10 +40,15 @@
 {{- toJson $ports -}}
 {{- end -}}
 
-{{- /* Call with (dict "root" $ "service" "rsm" "port" "grpc"). */ -}}
+{{- /* Of a service of this release, or elsewhere. Call with (dict "root" $ "service" "rsm" "port" "grpc"). */ -}}
 {{- define "sediment.address" -}}
+{{- $values := index .root.Values .service -}}
+{{- if $values.enabled -}}
 {{- $ports := include "sediment.ports" (dict "root" .root "component" .service) | fromJson -}}
 {{- printf "%s-%s.%s.svc:%d" (include "sediment.fullname" .root) .service .root.Release.Namespace (index $ports .port | int) -}}
+{{- else -}}
+{{- eq .port "tokens" | ternary $values.tokenAddress $values.address -}}
+{{- end -}}
 {{- end -}}
 
 {{- /* All below: call with (dict "root" $ "component" "rsm" ...). */ -}}

@@ -60,7 +60,11 @@ volumes:
 {{- end }}
 {{- end -}}
 
-{{- /* RLM keeps to its limit but for the last writes; above its sizeLimit a pod is evicted. */ -}}
+{{- /* RLM keeps to its limit but for the last writes; above its sizeLimit a pod is evicted. Call with .Values.rlm.indexCache. */ -}}
+{{- define "sediment.indexCacheVolumeBytes" -}}
+{{- with int64 .totalSizeBytes -}}{{- add . (div . 4) 16777216 -}}{{- else -}}0{{- end -}}
+{{- end -}}
+
 {{- define "sediment.indexCacheVolume" -}}
 {{- with .values.indexCache }}
 {{- with int64 .totalSizeBytes }}
@@ -69,7 +73,7 @@ volumes:
   {{- toYaml . | nindent 2 }}
   {{- else }}
   emptyDir:
-    sizeLimit: {{ add . (div . 4) 16777216 | toString | quote }}
+    sizeLimit: {{ include "sediment.indexCacheVolumeBytes" $.values.indexCache | quote }}
   {{- end }}
 {{- end }}
 {{- end }}

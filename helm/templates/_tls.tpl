@@ -11,7 +11,7 @@
 {{- define "sediment.tlsSecret" -}}
 {{- $component := .component -}}
 {{- if include "sediment.hasToken" . -}}
-{{- $component = "rsm" -}}
+{{- $component = ternary "rsm" "rlmm" .root.Values.rsm.enabled -}}
 {{- end -}}
 {{- index .root.Values.tls.existingSecrets .component | default (printf "%s-tls" (include "sediment.name" (dict "root" .root "component" $component))) -}}
 {{- end -}}
@@ -35,7 +35,7 @@
 {{- if .Values.rlm.sidecar.enabled -}}{{- $all = append $all "rlm" -}}{{- end -}}
 {{- if or .Values.sweeps.retention.enabled .Values.sweeps.removal.enabled -}}{{- $all = append $all "sweeps" -}}{{- end -}}
 {{- if or .Values.checks.reconcile.enabled .Values.checks.scrub.enabled -}}{{- $all = append $all "checks" -}}{{- end -}}
-{{- if and .Values.maintenance.enabled .Values.maintenance.keepState -}}{{- $all = append $all "maintenance" -}}{{- end -}}
+{{- if and (include "sediment.hasDatabaseJob" (dict "root" . "job" "maintenance")) .Values.maintenance.keepState -}}{{- $all = append $all "maintenance" -}}{{- end -}}
 {{- if include "sediment.hasSelftest" . -}}{{- $all = append $all "selftest" -}}{{- end -}}
 {{- if .Values.console.enabled -}}{{- $all = append $all "console" -}}{{- end -}}
 {{- uniq $all | toJson -}}
@@ -204,8 +204,11 @@
 {{- $tokens := . -}}
 {{- range $component := include "sediment.tlsComponents" $ | fromJsonArray -}}
 {{- if include "sediment.hasToken" (dict "root" $ "component" $component) -}}
-{{- if not $tokens.enabled -}}
+{{- if and (not $tokens.enabled) (or $.Values.rsm.enabled $.Values.rlmm.enabled) -}}
 {{- $wrong = append $wrong (printf "%s.credentials is token, and no port takes tokens: set tls.tokens.enabled." $component) -}}
+{{- end -}}
+{{- if and $.Values.tls.certManager.enabled (not (or $.Values.rsm.enabled $.Values.rlmm.enabled)) -}}
+{{- $wrong = append $wrong (printf "%s.credentials is token, tls.certManager.enabled is true and this release has neither RSM nor RLMM, whose secret would have their ca.crt: set tls.certManager.enabled to false and name a secret with it in tls.existingSecrets.%s." $component $component) -}}
 {{- end -}}
 {{- $values := mergeOverwrite (deepCopy $.Values.defaults) (deepCopy (index $.Values $component)) -}}
 {{- if eq (include "sediment.serviceAccountName" (dict "root" $ "component" $component "values" $values)) "default" -}}

@@ -11,6 +11,11 @@
 {{- fail (printf "trial is true and %s is %s: a trial has a database and an object store of its own; remove one of the two." $path $given) -}}
 {{- end -}}
 {{- end -}}
+{{- range $service := list "rsm" "rlmm" -}}
+{{- if not (index $.Values $service "enabled") -}}
+{{- fail (printf "trial is true and %s.enabled is false: a trial has both services; remove one of the two." $service) -}}
+{{- end -}}
+{{- end -}}
 {{- $_ := mergeOverwrite .Values $own -}}
 {{- end -}}
 {{- end -}}

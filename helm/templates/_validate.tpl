@@ -2,6 +2,7 @@
 {{- define "sediment.validate" -}}
 {{- $wrong := concat
       (include "sediment.missing" . | fromJsonArray)
+      (include "sediment.wrongAddresses" . | fromJsonArray)
       (include "sediment.wrongServices" . | fromJsonArray)
       (include "sediment.wrongRlm" . | fromJsonArray)
       (include "sediment.wrongEnv" . | fromJsonArray)
@@ -18,12 +19,15 @@
 
 {{- define "sediment.missing" -}}
 {{- $wrong := list -}}
-{{- $required := dict
-      "image.repository" "name the image built from docker/Dockerfile"
-      "database.existingSecret" "name the secret that has the PostgreSQL URL"
-      "objectStore.endpoint" "give the store's HOST:PORT"
-      "objectStore.region" "give the store's region; most stores of your own take us-east-1"
-      "objectStore.bucket" "name the bucket, which must exist" -}}
+{{- $required := dict "image.repository" "name the image built from docker/Dockerfile" -}}
+{{- if .Values.rlmm.enabled -}}
+{{- $_ := set $required "database.existingSecret" "name the secret that has the PostgreSQL URL" -}}
+{{- end -}}
+{{- if .Values.rsm.enabled -}}
+{{- $_ := set $required "objectStore.endpoint" "give the store's HOST:PORT" -}}
+{{- $_ := set $required "objectStore.region" "give the store's region; most stores of your own take us-east-1" -}}
+{{- $_ := set $required "objectStore.bucket" "name the bucket, which must exist" -}}
+{{- end -}}
 {{- range $path, $remedy := $required -}}
 {{- $keys := splitList "." $path -}}
 {{- if not (index $.Values (first $keys) (last $keys)) -}}
@@ -31,7 +35,7 @@
 {{- end -}}
 {{- end -}}
 {{- with .Values.objectStore -}}
-{{- if and (has .credentials (list "files" "assume-role")) (not .existingSecret) -}}
+{{- if and $.Values.rsm.enabled (has .credentials (list "files" "assume-role")) (not .existingSecret) -}}
 {{- $wrong = append $wrong "objectStore.existingSecret is empty: name the secret that has the S3 keys, or choose other objectStore.credentials." -}}
 {{- end -}}
 {{- end -}}
@@ -50,6 +54,33 @@
 {{- $fullname := include "sediment.fullname" . -}}
 {{- if gt (len $fullname) 28 -}}
 {{- $wrong = append $wrong (printf "the name %s has %d characters, and with -partition-removal-sweep it is too long for a CronJob: set fullnameOverride to at most 28." $fullname (len $fullname)) -}}
+{{- end -}}
+{{- toJson $wrong -}}
+{{- end -}}
+
+{{- /* A service that is not of this release is somewhere else, if anything here calls it. */ -}}
+{{- define "sediment.wrongAddresses" -}}
+{{- $wrong := list -}}
+{{- $clients := without (include "sediment.tlsComponents" . | fromJsonArray) "rsm" "rlmm" -}}
+{{- range $service := list "rsm" "rlmm" -}}
+{{- with index $.Values $service -}}
+{{- if and .enabled (or .address .tokenAddress) -}}
+{{- $wrong = append $wrong (printf "%s.address and %s.tokenAddress are those of another release's, and %s.enabled is true: remove them, or set it to false." $service $service $service) -}}
+{{- end -}}
+{{- if and (not .enabled) (not .address) $clients -}}
+{{- $wrong = append $wrong (printf "%s.enabled is false and %s.address is empty: give the HOST:PORT of the %s that this release calls (%s), or set %s.enabled." $service $service (upper $service) (join ", " $clients) $service) -}}
+{{- end -}}
+{{- range $client := $clients -}}
+{{- if and (include "sediment.hasToken" (dict "root" $ "component" $client)) (not (index $.Values $service "enabled")) (not (index $.Values $service "tokenAddress")) -}}
+{{- $wrong = append $wrong (printf "%s.credentials is token and %s.tokenAddress is empty: give the HOST:PORT at which that %s takes tokens." $client $service (upper $service)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.checks -}}
+{{- if and .reconcile.enabled .reconcile.inventory (not (or .reconcile.inventoryBucket $.Values.objectStore.bucket)) -}}
+{{- $wrong = append $wrong "checks.reconcile.inventoryBucket is empty, and so is objectStore.bucket: name the bucket that the inventory is of." -}}
+{{- end -}}
 {{- end -}}
 {{- toJson $wrong -}}
 {{- end -}}
@@ -99,17 +130,31 @@
 {{- toJson $wrong -}}
 {{- end -}}
 
-{{- /* A pod is evicted above its limit, which its scratch volume counts for. */ -}}
+{{- /* A pod is evicted above its limit, which its volumes on the node count for. */ -}}
 {{- define "sediment.wrongStorage" -}}
 {{- $wrong := list -}}
+{{- $pods := list -}}
 {{- range $component := list "rlmm" "sweeps" "checks" -}}
 {{- $own := index $.Values $component -}}
-{{- $limit := dig "limits" "ephemeral-storage" "" ($own.resources | default dict) -}}
-{{- $hasScratch := or (ne $component "checks") (eq $own.engine "spark") -}}
-{{- $least := include "sediment.bytes" (dict "amount" $own.scratchSizeLimit) | int64 -}}
+{{- if or (ne $component "checks") (eq $own.engine "spark") -}}
+{{- $pods = append $pods (dict "at" $component "resources" $own.resources "value" (printf "%s.scratchSizeLimit" $component) "size" $own.scratchSizeLimit) -}}
+{{- end -}}
+{{- end -}}
+{{- if include "sediment.hasExecutors" . -}}
+{{- with .Values.sweeps -}}
+{{- $pods = append $pods (dict "at" "sweeps.executors" "resources" .executors.resources "value" "sweeps.scratchSizeLimit" "size" .scratchSizeLimit) -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.rlm -}}
+{{- if and (or .enabled .sidecar.enabled) (not .indexCache.source) -}}
+{{- $pods = append $pods (dict "at" "rlm" "resources" .resources "value" "rlm.indexCache.totalSizeBytes with its reserve" "size" (include "sediment.indexCacheVolumeBytes" .indexCache)) -}}
+{{- end -}}
+{{- end -}}
+{{- range $pods -}}
+{{- $limit := dig "limits" "ephemeral-storage" "" (.resources | default dict) -}}
 {{- $bytes := include "sediment.bytes" (dict "amount" $limit) | int64 -}}
-{{- if and $hasScratch (gt $bytes 0) (le $bytes $least) -}}
-{{- $wrong = append $wrong (printf "%s.resources.limits.ephemeral-storage is %s and %s.scratchSizeLimit is %s, which counts for it beside the logs: raise the one or lower the other." $component $limit $component $own.scratchSizeLimit) -}}
+{{- if and (gt $bytes 0) (le $bytes (include "sediment.bytes" (dict "amount" .size) | int64)) -}}
+{{- $wrong = append $wrong (printf "%s.resources.limits.ephemeral-storage is %s and %s is %s, which counts for it beside the logs: raise the one or lower the other." .at $limit .value .size) -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $wrong -}}

@@ -536,6 +536,33 @@ def test_a_limit_of_disk_that_the_scratch_volume_alone_reaches_is_refused(compon
         render(limit("2Gi"))
 
 
+def test_a_limit_of_disk_of_executors_is_larger_than_their_volume() -> None:
+    def limit(amount: str) -> dict[str, Any]:
+        executors = {"resources": {"limits": {"ephemeral-storage": amount}}}
+        sweeps = {"scratchSizeLimit": "20Gi", "executors": executors}
+        return changed(values_files()["executors"], {"sweeps": sweeps})
+
+    render(limit("21Gi"))
+    sentence = "sweeps.executors.resources.limits.ephemeral-storage is 20Gi and sweeps.scratch"
+    with pytest.raises(ChartRefusedError, match=sentence):
+        render(limit("20Gi"))
+
+
+@pytest.mark.parametrize("name", ["elsewhere", "sidecar"])
+def test_a_limit_of_disk_of_rlm_is_larger_than_its_index_cache(name: str) -> None:
+    def limit(amount: str, cache: dict[str, Any]) -> dict[str, Any]:
+        resources = {"limits": {"ephemeral-storage": amount}}
+        rlm = {"resources": resources, "indexCache": {"totalSizeBytes": 2**30}}
+        return changed(values_files()[name], {"rlm": rlm}, {"rlm": {"indexCache": cache}})
+
+    render(limit("2Gi", {}))
+    render(limit("1Gi", {"totalSizeBytes": 0}))
+    render(limit("1Gi", {"source": {"hostPath": {"path": "/mnt/cache"}}}))
+    sentence = r"rlm.resources.limits.ephemeral-storage is 1Gi .* is 1358954496, which counts"
+    with pytest.raises(ChartRefusedError, match=sentence):
+        render(limit("1Gi", {}))
+
+
 @pytest.mark.parametrize(
     "schedule", ["@hourly", "@midnight", "@every 1h", "*/5 0-6 * * 1,2", "0  3 * * * "]
 )
