@@ -133,12 +133,12 @@ def _catch_up(benchmark: str, settings: Mapping[str, str]) -> Result:
         get_all()
         of_one_mib: list[float] = []
         by_consumer: dict[int, list[float]] = {MIB: [], CONSUMER_BYTES: []}
-        consumer_cpu_s = CpuSeconds(processes)
+        consumer_cpu_s = {fetch_bytes: CpuSeconds(processes) for fetch_bytes in by_consumer}
 
         def also() -> None:
             of_one_mib.append(catch_up(MIB))
-            by_consumer[MIB].append(consumed(MIB))
-            by_consumer[CONSUMER_BYTES].append(consumer_cpu_s.of(consumed, CONSUMER_BYTES))
+            for fetch_bytes, rates in by_consumer.items():
+                rates.append(consumer_cpu_s[fetch_bytes].of(consumed, fetch_bytes))
 
         result = ratio(
             benchmark,
@@ -160,9 +160,9 @@ def _catch_up(benchmark: str, settings: Mapping[str, str]) -> Result:
         )
         result.conditions["Fetch, 1 MiB each, MiB/s"] = statistics.median(of_one_mib)
         for fetch_bytes, rates in by_consumer.items():
-            what = f"Kafka's Fetch, {fetch_bytes // MIB} MiB each, MiB/s"
-            result.conditions[what] = statistics.median(rates)
-        result.conditions["CPU s per GiB of those"] = consumer_cpu_s.per_gib(size)
+            what = f"Kafka's Fetch, {fetch_bytes // MIB} MiB each"
+            result.conditions[f"{what}, MiB/s"] = statistics.median(rates)
+            result.conditions[f"{what}, CPU s per GiB"] = consumer_cpu_s[fetch_bytes].per_gib(size)
         result.conditions["CPU s per GiB"] = cpu_s.per_gib(size)
         return result
 
