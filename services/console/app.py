@@ -104,7 +104,12 @@ def create_app(tier: Tier, policy: ReloadedFile[Policy] | None) -> ASGIApp:
         answers(
             "/api/partitions",
             lambda viewer, p: list_partitions(
-                tier, viewer, p.text("topic"), uuid_from_text(p.text("topic_id"), "topic_id")
+                tier,
+                viewer,
+                p.text("topic"),
+                uuid_from_text(p.text("topic_id"), "topic_id"),
+                offset=p.offset(),
+                limit=p.limit(),
             ),
         ),
         answers("/api/timeline", lambda viewer, p: _timeline(tier, viewer, p)),
@@ -172,9 +177,15 @@ class Parameters:
         return TopicQuery(
             search=self.text("search", ""),
             order=order,
-            offset=self.number("offset", 0, 0, 10_000_000),
-            limit=self.number("limit", 100, 1, MAX_ROWS),
+            offset=self.offset(),
+            limit=self.limit(),
         )
+
+    def offset(self) -> int:
+        return self.number("offset", 0, 0, 10_000_000)
+
+    def limit(self) -> int:
+        return self.number("limit", 100, 1, MAX_ROWS)
 
     def bin_query(self) -> BinQuery:
         axis = self.text("axis", "offset")

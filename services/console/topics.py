@@ -189,8 +189,10 @@ def _as_json(topic: TopicFigures, config: StoredTopicConfig | None) -> Json:
     }
 
 
-def list_partitions(tier: Tier, viewer: Viewer, topic: str, topic_id: UUID) -> Json:
-    """Return the partitions of a topic.
+def list_partitions(
+    tier: Tier, viewer: Viewer, topic: str, topic_id: UUID, *, offset: int = 0, limit: int = 100
+) -> Json:
+    """Return one page of the partitions of a topic.
 
     Raises:
         PermissionDeniedError: the viewer may not see the topic.
@@ -211,8 +213,11 @@ def list_partitions(tier: Tier, viewer: Viewer, topic: str, topic_id: UUID) -> J
         "topic_id": uuid_to_text(topic_id),
         "settings": None if config is None else dict(config.entries),
         "partitions": [
-            _partition_as_json(s, described.partitions.get(s.topic_id_partition)) for s in known
+            _partition_as_json(s, described.partitions.get(s.topic_id_partition))
+            for s in known[offset : offset + limit]
         ],
+        "offset": offset,
+        "total": len(known),
         "has_rlm": bool(tier.logs),
         "unread": described.unread,
     }

@@ -78,6 +78,17 @@ def test_topics_have_their_sizes_and_settings(rlmm: RlmmProcess, console: Served
     assert [topic["topic"] for topic in second["topics"]] == ["audit"]
 
 
+def test_the_partitions_of_a_topic_come_in_pages(rlmm: RlmmProcess, console: ServedConsole) -> None:
+    partitions = a_topic("orders", 3)
+    for tp in partitions:
+        finished(rlmm.client, tp, 0, 9)
+    topic = {key: of(partitions[0])[key] for key in ("topic", "topic_id")}
+    for offset, expected in ((0, [0, 1]), (2, [2]), (3, [])):
+        found = console.get("/api/partitions", **topic, offset=offset, limit=2)
+        assert [each["partition"] for each in found["partitions"]] == expected
+        assert (found["offset"], found["total"]) == (offset, 3)
+
+
 def test_a_timeline_has_segments_of_each_state_and_what_is_missing(
     rlmm: RlmmProcess, console: ServedConsole
 ) -> None:

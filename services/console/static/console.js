@@ -103,8 +103,6 @@ async function topics(_, query, signal) {
   element("label", { for: "order" }, "Order"), choice, element("button", {}, "Show"));
   choice.addEventListener("change", () => form.requestSubmit());
   const sums = found.sums;
-  const turn = (to, text, isThere) => isThere
-    ? link(topicsPath({ search, order, offset: to }), text) : null;
   return [
     element("h2", {}, "Topics"),
     facts([
@@ -127,9 +125,15 @@ async function topics(_, query, signal) {
       ["retention", (t) => retention(t.settings)],
       ["state", (t) => stateOf(t)],
     ], found.topics, search ? "no name contains this" : "the tier is empty"),
-    element("p", { class: "bar" },
-      turn(offset - PAGE, "Previous", offset > 0), turn(offset + PAGE, "Next", offset + PAGE < found.total)),
+    pages(found, (to) => topicsPath({ search, order, offset: to })),
   ].filter(Boolean);
+}
+
+// Links to the pages before and after; `path` gives the address of the page from a row on.
+function pages({ offset, total }, path) {
+  return element("p", { class: "bar" },
+    offset > 0 ? link(path(Math.max(offset - PAGE, 0)), "Previous") : null,
+    offset + PAGE < total ? link(path(offset + PAGE), "Next") : null);
 }
 
 function stateOf(topic) {
@@ -140,13 +144,14 @@ function stateOf(topic) {
   return words.length ? element("span", { class: "note" }, words.join(", ")) : "";
 }
 
-async function topic([topicId, name], _, signal) {
-  const found = await ask("partitions", { topic: name, topic_id: topicId }, signal);
+async function topic([topicId, name], query, signal) {
+  const offset = Number(query.get("offset") ?? 0);
+  const found = await ask("partitions", { topic: name, topic_id: topicId, offset, limit: PAGE }, signal);
   const problems = found.partitions.flatMap((p) =>
     (p.local?.problems ?? []).map((text) => `${name}-${p.partition}: ${text}`));
   return [
     element("h2", {}, name),
-    element("p", { class: "quiet" }, "topic id ", element("code", {}, topicId)),
+    element("p", { class: "quiet" }, `${number(found.total)} partitions, topic id `, element("code", {}, topicId)),
     ...unread(found),
     table("Partitions", [
       ["partition", (p) => link(pathOf("partition", topicId, name, p.partition), `${name}-${p.partition}`), "name"],
@@ -160,6 +165,7 @@ async function topic([topicId, name], _, signal) {
       ["broker", (p) => p.local ? `${p.local.broker_id}` : "-", "number"],
       ["state", (p) => p.delete_state ?? (p.local?.problems.length ? `problems: ${p.local.problems.length}` : "")],
     ], found.partitions),
+    pages(found, (to) => `${pathOf("topic", topicId, name)}?${new URLSearchParams({ offset: to })}`),
     ...problems.slice(0, 50).map((text) => element("p", { class: "note" }, text)),
     element("h3", {}, "Settings"),
     table("Settings", [["setting", ([key]) => key, "name"], ["value", ([, value]) => value, "long"]],
