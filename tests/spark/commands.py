@@ -53,10 +53,13 @@ def start(argv: list[str], failpoint: str | None = None) -> "subprocess.Popen[st
     )
 
 
-def ended(process: "subprocess.Popen[str]") -> Swept:
+def ended(
+    process: "subprocess.Popen[str]", printed: tuple[str, ...] = ("sweep", "retention")
+) -> Swept:
+    """Wait for a job's end, and compare what it printed with the description of that command's."""
     with process:
         output, errors = process.communicate(timeout=TIMEOUT_S)
-    check_printed(("sweep", "retention", "-o", "json"), output)
+    check_printed((*printed, "-o", "json"), output)
     return Swept(process.returncode, json.loads(output) if output else {}, errors)
 
 

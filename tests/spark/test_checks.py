@@ -290,7 +290,8 @@ def test_as_programs_one_deletes_if_it_is_told_to_and_one_verifies(
     def run(job: str, *more: str) -> Swept:
         addresses = ["--rsm", tier.rsm_process.address, "--rlmm", tier.rlmm_process.address]
         program = [sys.executable, "-m", "spark_jobs.main", job, "--plaintext", *addresses]
-        return ended(start([*program, "--master", MASTER, "--driver-memory", "512m", *more]))
+        process = start([*program, "--master", MASTER, "--driver-memory", "512m", *more])
+        return ended(process, (job,))
 
     assert filled.alone["anomalies"]["ORPHAN_OBJECTS"] > 0
     deleted = run("reconcile", "--delete", "--grace-ms", "0")
