@@ -31,6 +31,19 @@ def test_an_autoscaler_decides_instead_of_replicas() -> None:
     assert pod_spec(deployment)["containers"][0]["resources"]["requests"]["cpu"]
 
 
+def test_metrics_and_behaviour_of_an_autoscaler_are_passed_on() -> None:
+    target = {"type": "AverageValue", "averageValue": "50"}
+    metric = {"type": "Pods", "pods": {"metric": {"name": "calls"}, "target": target}}
+    behavior = {"scaleDown": {"stabilizationWindowSeconds": 600}}
+    own = {"targetCPUUtilizationPercentage": None, "metrics": [metric], "behavior": behavior}
+    both = {name: {"autoscaling": {"enabled": True, **own}} for name in ("rsm", "rlmm")}
+    found = render(minimal(both))
+    for name in ("sediment-rsm", "sediment-rlmm"):
+        spec = found.one("HorizontalPodAutoscaler", name)["spec"]
+        assert (spec["metrics"], spec["behavior"]) == ([metric], behavior)
+        assert "replicas" not in found.one("Deployment", name)["spec"]
+
+
 def egress(values: dict[str, Any], component: str) -> list[Object]:
     found = render(values)
     (policy,) = (
