@@ -26,6 +26,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
+from services.api.calls import current_call
 from services.api.errors import (
     CorruptMetadataError,
     InvalidRequestError,
@@ -245,7 +246,7 @@ def _measured(operation: Operation) -> Iterator[None]:
         raise _our_error(e) from e
     except RetriableRemoteStorageError:
         # Raised by the shares of identities alone.
-        result = "no_connection"
+        result = "no_connection" if current_call().is_active() else "cancelled"
         raise
     except RemoteStorageError:
         # The database did what was asked, and RLMM refuses the request.

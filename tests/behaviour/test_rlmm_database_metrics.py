@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.orm import Session
 
+from services.api.calls import Call, serving
 from services.api.errors import (
     InvalidRequestError,
     RemoteStorageError,
@@ -125,6 +126,16 @@ def test_connections_in_use_are_published_and_a_call_without_one_is_counted(
         Transactions(engine, shares=shares).read(ran("SELECT 1"))
     assert works("look_up", "no_connection") == before[0] + 1
     assert works("read", "no_connection") == before[1] + 1
+
+
+def test_a_call_whose_caller_left_before_its_turn_is_counted_as_cancelled(engine: Engine) -> None:
+    before = works("read", "cancelled"), works("read", "no_connection")
+    shares = ConnectionShares(1, timeout_s=60)
+    left = Call("-", "-", is_active=lambda: False)
+    with serving(left), shares.turn(), pytest.raises(RetriableRemoteStorageError, match="stopped"):
+        Transactions(engine, shares=shares).read(ran("SELECT 1"))
+    assert works("read", "cancelled") == before[0] + 1
+    assert works("read", "no_connection") == before[1]
 
 
 def test_a_database_that_does_not_answer_is_unreachable() -> None:

@@ -56,6 +56,7 @@ _CALLS = "sediment_rpc_seconds_count"
 _STORE = "sediment_rsm_store_seconds_count"
 _STORE_ERRORS = 'result!~"ok|not_found"'
 _DATABASE = "sediment_rlmm_database_seconds_count"
+_DATABASE_ERRORS = 'result!~"ok|cancelled"'
 _PART_OF = 'label_app_kubernetes_io_part_of="sediment"'
 # kube-state-metrics publishes these labels if --metric-labels-allowlist names them. Without them,
 # what belongs to the chart is known by its name, which has the release's or the chart's in front.
@@ -333,7 +334,7 @@ ALERTS = (
         "SedimentDatabaseErrors",
         "warning",
         10,
-        f'sum by (job, operation, result) (rate({_DATABASE}{{result!="ok"}}[5m])) > 0',
+        f'sum by (job, operation, result) (rate({_DATABASE}{{{_DATABASE_ERRORS}}}[5m])) > 0',
         "Work of {{ $labels.job }} in its database fails: {{ $labels.operation }}, "
         "{{ $labels.result }}.",
         Example(
