@@ -334,7 +334,7 @@ ALERTS = (
         "SedimentDatabaseErrors",
         "warning",
         10,
-        f'sum by (job, operation, result) (rate({_DATABASE}{{{_DATABASE_ERRORS}}}[5m])) > 0',
+        f"sum by (job, operation, result) (rate({_DATABASE}{{{_DATABASE_ERRORS}}}[5m])) > 0",
         "Work of {{ $labels.job }} in its database fails: {{ $labels.operation }}, "
         "{{ $labels.result }}.",
         Example(
