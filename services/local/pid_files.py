@@ -15,16 +15,18 @@ _POLL_S = 0.02
 
 
 def write_pid_file(path: Path, pid: int) -> None:
-    """Write a process's pid and creation time, atomically."""
+    """Write a process's pid, its creation time and the directory's number, atomically."""
     making = path.with_name(f"{path.name}.new")
-    making.write_text(f"{pid} {psutil.Process(pid).create_time()}\n")
+    created = psutil.Process(pid).create_time()
+    making.write_text(f"{pid} {created} {path.parent.stat().st_ino}\n")
     making.rename(path)
 
 
 def end_leftover(path: Path) -> None:
     """Kill the process that `path` names, and its children, if it still runs; remove `path`.
 
-    A later process with the same pid is not killed. A missing or damaged file is no error.
+    A later process with the same pid is not killed, nor one that runs in the directory of which
+    this one is a copy. A missing or damaged file is no error.
     """
     leftover = _running_process(path)
     if leftover is not None:
@@ -64,15 +66,17 @@ def _runs(process: psutil.Process) -> bool:
 
 def _running_process(path: Path) -> psutil.Process | None:
     try:
-        return process_of(path.read_bytes())
+        stored = path.read_bytes()
+        is_copied = stored.split()[2:] not in ([], [str(path.parent.stat().st_ino).encode()])
     except OSError:
         return None
+    return None if is_copied else process_of(stored)
 
 
 def process_of(stored: bytes) -> psutil.Process | None:
     """Return the process that the content of a pid file names, if it still runs."""
     try:
-        pid, created = stored.decode().split()
+        pid, created, *_ = stored.decode().split()
         process = psutil.Process(int(pid))
         same = abs(process.create_time() - float(created)) < _SAME_CREATION_S
     except (ValueError, psutil.NoSuchProcess):

@@ -1,5 +1,6 @@
 """What becomes of children whose parent was killed."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -64,6 +65,20 @@ def test_another_process_that_got_the_pid_of_a_leftover_is_left_alone(
     pid_file.write_text(f"{process.pid} {created - 3_600}")
     end_leftover(pid_file)
     assert runs(process.pid)
+
+
+def test_the_process_of_the_original_of_a_copied_directory_is_left_alone(
+    tmp_path: Path, process: subprocess.Popen[bytes]
+) -> None:
+    original, copy, moved = (tmp_path / name for name in ("original", "copy", "moved"))
+    original.mkdir()
+    write_pid_file(original / "child.pid", process.pid)
+    shutil.copytree(original, copy)
+    end_leftover(copy / "child.pid")
+    assert runs(process.pid)
+    original.rename(moved)
+    end_leftover(moved / "child.pid")
+    assert not runs(process.pid)
 
 
 @pytest.mark.parametrize("content", ["", "12", "twelve 3.5"])
