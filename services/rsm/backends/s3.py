@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from datetime import timedelta
 from http import HTTPStatus
+from itertools import chain
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -250,8 +251,15 @@ class S3Storage:
     def list_uploads(self, prefix: str) -> Iterator[Upload]:
         if self._lists_uploads_by_prefix():
             return self.requests.list_uploads(prefix)
-        found = {*self.requests.list_uploads(prefix), *self.requests.list_uploads("")}
-        return iter(upload for upload in found if upload.key.startswith(prefix))
+        return self._uploads_of(prefix)
+
+    def _uploads_of(self, prefix: str) -> Iterator[Upload]:
+        """List the uploads of a prefix in a store that matches whole keys, each once."""
+        seen: set[Upload] = set()
+        for upload in chain(self.requests.list_uploads(prefix), self.requests.list_uploads("")):
+            if upload.key.startswith(prefix) and upload not in seen:
+                seen.add(upload)
+                yield upload
 
     def delete(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
         try:
