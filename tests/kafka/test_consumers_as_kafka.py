@@ -2,20 +2,24 @@
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from demos.kafka_broker import find_java
-from services.api.ids import TopicIdPartition
+from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.offset_queries import SpecialTime
 from services.api.remote_log_manager import IsolationLevel
+from services.local.stack import own_environment
+from services.rlm.manager import BrokerRemoteLogManager
 from tests.data.kafka_log_content import AUDIT, PAYMENTS
 from tests.harness.broker_answers import broker_answers
 from tests.harness.consumer_listener import serving_consumers
 from tests.harness.kafka_client import Cluster, headers_of
 from tests.harness.kafka_jars import ensure_kafka_jars
+from tests.harness.served_rlm import served_rlm
 from tests.kafka.tiered_broker import TieredBroker
 
 pytestmark = pytest.mark.kafka
@@ -31,13 +35,16 @@ def names(tier: TieredBroker) -> list[TopicIdPartition]:
 
 
 @pytest.fixture(scope="module")
-def listener(
+def rlm(
     tier: TieredBroker, names: list[TopicIdPartition], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    """RLM's listener over the broker's log, of which only the tier has the rolled segments."""
-    with serving_consumers(
-        tier.without_rolled_segments(tmp_path_factory.mktemp("links"))
-    ) as address:
+) -> BrokerRemoteLogManager:
+    """RLM over the broker's log, of which only the tier has the rolled segments."""
+    return tier.without_rolled_segments(tmp_path_factory.mktemp("links"))
+
+
+@pytest.fixture(scope="module")
+def listener(rlm: BrokerRemoteLogManager) -> Iterator[str]:
+    with serving_consumers(rlm) as address:
         yield address
 
 
@@ -86,6 +93,33 @@ def test_kcat_reads_the_same(
         assert first
         for offset in ("-7", "11"):
             assert read(listener, name, offset) == read(tier.broker.bootstrap_servers, name, offset)
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_sediment_fetch_prints_by_a_format_what_kcat_does(
+    tier: TieredBroker, rlm: BrokerRemoteLogManager, names: list[TopicIdPartition], isolation: str
+) -> None:
+    """%R is the length of the value as four bytes: the output is no text."""
+    form = r"%t %p %o %T %K %k %S %R%s %h\x2c\n"
+
+    def read_by_kcat(name: TopicIdPartition) -> bytes:
+        arguments = ["-C", "-q", "-e", "-t", name.topic, "-p", str(name.partition), "-f", form]
+        options = ["-o", "beginning", "-X", f"isolation.level={isolation}"]
+        return kcat(tier.broker.bootstrap_servers, *arguments, *options).stdout
+
+    with served_rlm(rlm) as (_, address):
+        for name in names:
+            asked = f"{uuid_to_text(name.topic_id)}:{name.topic}-{name.partition}"
+            command = [sys.executable, "-m", "services.cli", "fetch", asked]
+            command += ["--rlm", address, "--rlmm", address, "--isolation", isolation]
+            done = subprocess.run(
+                [*command, "--from", "beginning", "--to", "end", "-f", form],
+                env=own_environment({}),
+                capture_output=True,
+                timeout=120,
+            )
+            assert done.returncode == 0, done.stderr
+            assert done.stdout == read_by_kcat(name) != b"", name
 
 
 def test_kcat_lists_and_asks_for_times_and_writes_nothing(
