@@ -473,6 +473,27 @@ class TestTls:
             secrets.policy.write_text(policy.replace('"pay*"', '"other*"'))
             eventually(lambda: error_of(client) == UNKNOWN_TOPIC_ID)
 
+    def test_new_connections_get_a_renewed_certificate_and_open_ones_go_on(
+        self, secured: str, secrets: Secrets
+    ) -> None:
+        context = ssl.create_default_context(cafile=secrets.authority.certificate)
+        context.check_hostname = False
+        context.load_cert_chain(secrets.operator.certificate, secrets.operator.key)
+
+        def shown() -> bytes | None:
+            with connected_socket(secured) as plain, context.wrap_socket(plain) as client:
+                return client.getpeercert(binary_form=True)
+
+        with connected_socket(secured) as plain, context.wrap_socket(plain) as client:
+            before = client.getpeercert(binary_form=True)
+            assert shown() == before
+            renewed = secrets.authority.issue("renewed")
+            renewed.certificate.replace(secrets.server.certificate)
+            renewed.key.replace(secrets.server.key)
+            eventually(lambda: shown() != before)
+            client.sendall(framed(fetch_of(PAYMENTS.topic_id, 3)))
+            assert answered(client)
+
     def test_a_handshake_that_stalls_ends_the_connection(
         self, rlm: BrokerRemoteLogManager, secrets: Secrets
     ) -> None:
