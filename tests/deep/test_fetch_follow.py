@@ -43,6 +43,15 @@ def rlm(deployment: World, files: PartitionFiles, tmp_path: Path) -> Iterator[Se
     process.kill()
 
 
+@pytest.fixture
+def children_take_ctrl_c() -> Iterator[None]:
+    """Let children take SIGINT, which the jobs of a shell's background ignore, and theirs too."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("children_take_ctrl_c")
 def test_records_are_printed_as_they_come_until_ctrl_c(
     deployment: World, files: PartitionFiles, rlm: ServiceProcess
 ) -> None:

@@ -13,6 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import strategies as st
 
 from services.api.ids import uuid_to_text
+from services.api.segment_batches import SCAN_COLUMNS
 from tests.deep.fuzzing.world import PLAN, World
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
@@ -146,6 +147,8 @@ class _Maker:
             return self._draw(st.sampled_from(self._world.topics))
         if name == "kind":
             return "LOST_BEFORE_COPY"
+        if name == "columns":
+            return self._draw(st.sampled_from([column for column, _ in SCAN_COLUMNS]))
         if name == "plan_id":
             return self._draw(st.sampled_from(["", PLAN]))
         return self._draw(st.sampled_from(["r1", "r2"]) if name == "request_id" else _TEXTS)
