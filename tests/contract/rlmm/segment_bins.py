@@ -6,6 +6,7 @@ from services.api.errors import InvalidRequestError, RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segment_batches import (
+    MAX_HOLES,
     BinnedSegments,
     BinQuery,
     OffsetRange,
@@ -136,6 +137,16 @@ class Bins(RlmmContractPart):
         assert at_end.holes == holes[:1]
         beside = rlmm.bin_remote_log_segments(BinQuery(tp, first=110, last=119)).value
         assert beside.holes == ()
+
+    def test_of_too_many_holes_the_longest_are_shown(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        finished(rlmm, tp, 0, 0)
+        finished(rlmm, tp, 2, 2)  # The first hole is the shortest one.
+        for number in range(1, MAX_HOLES + 1):
+            finished(rlmm, tp, 3 * number + 2, 3 * number + 2)
+        holes = rlmm.bin_remote_log_segments(BinQuery(tp)).value.holes
+        assert holes == tuple(OffsetRange(3 * n, 3 * n + 1) for n in range(1, MAX_HOLES + 1))
 
     def test_the_largest_offsets_and_times_are_binned(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
