@@ -37,6 +37,7 @@ from services.records.batches import (
     Batch,
     BatchError,
     Marker,
+    MemoryWindow,
     control_marker,
     walk_batches,
 )
@@ -288,16 +289,6 @@ def _fetch_once(
 _UNREADABLE = (InflatedTooLargeError, TooManyHeadersError, DamagedDataError, CorruptRecordError)
 
 
-class _MemoryWindow:
-    """Read batches that are in memory."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = memoryview(data)
-
-    def read(self, position: int, length: int) -> memoryview:
-        return self._data[position : position + length]
-
-
 def _batches(tp: TopicIdPartition, data: bytes) -> Iterator[Batch]:
     """Read batches and check their CRCs.
 
@@ -305,7 +296,7 @@ def _batches(tp: TopicIdPartition, data: bytes) -> Iterator[Batch]:
         ReadFailedError: if a batch is damaged; the batches behind it cannot be found.
     """
     try:
-        yield from walk_batches(_MemoryWindow(data), 0, len(data), 0, verify=True)
+        yield from walk_batches(MemoryWindow(data), 0, len(data), 0, verify=True)
     except BatchError as e:
         reason = f"{tp.topic}-{tp.partition}: RLM sent a damaged batch: {e}"
         raise ReadFailedError(f"{reason}; `sediment scrub` checks the stored copies") from e

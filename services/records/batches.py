@@ -82,11 +82,26 @@ class FileWindow:
             at = 0
         return self._data[at : at + length]
 
+    def at_hand(self, position: int) -> memoryview:
+        """Return the bytes from `position` on that were read already; perhaps none."""
+        at = position - self._start
+        return self._data[at if at >= 0 else len(self._data) :]
+
     def _fill(self, position: int, length: int) -> None:
         data = os.pread(self._fd, length, position)
         while len(data) < length and (more := os.pread(self._fd, length, position + len(data))):
             data += more[: length - len(data)]
         self._data, self._start = memoryview(data), position
+
+
+class MemoryWindow:
+    """Read bytes that are in memory."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data = memoryview(data)
+
+    def read(self, position: int, length: int) -> memoryview:
+        return self._data[position : position + length]
 
 
 RangeReader = Callable[[int, int], Iterator[bytes | memoryview]]
@@ -156,12 +171,12 @@ MAX_BATCH_BYTES = 128 * 1024 * 1024
 """A longer batch counts as damaged, because a batch is read into memory."""
 
 _HEADER = Struct(">qiibIhiqqqhii")
-_LENGTH_COUNTED_FROM = 12
+LENGTH_COUNTED_FROM = 12
 _CRC = Struct(">I")
 _CRC_AT = 17
-_CRC_COVERS_FROM = 21
+CRC_COVERS_FROM = 21
 _MAGIC_AT = 16
-_MAGIC = 2
+MAGIC = 2
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 
@@ -214,15 +229,7 @@ def walk_batches(
             (CORRUPT_BATCH), or is of magic 0 or 1 (OLD_MESSAGE_FORMAT).
     """
     while position < end_position:
-        batch = _read_batch(window, position, end_position, next_offset, verify)
-        if not next_offset <= batch.base_offset <= batch.last_offset < INT64_MAX:
-            raise BatchError(
-                ProblemKind.CORRUPT_BATCH,
-                position,
-                batch.base_offset,
-                f"batch {batch.base_offset} to {batch.last_offset}, expected {next_offset} next",
-                batch.size_bytes,
-            )
+        batch = read_batch(window, position, end_position, next_offset, verify)
         yield batch
         next_offset = batch.last_offset + 1
         position += batch.size_bytes
@@ -240,16 +247,17 @@ def verified(window: Window, batch: Batch) -> Batch:
     )
 
 
-def _read_batch(
+def read_batch(
     window: Window, position: int, end_position: int, next_offset: int, verify: bool
 ) -> Batch:
+    """Read the batch at `position`; arguments and errors as walk_batches."""
     data = window.read(position, min(HEADER_BYTES, end_position - position))
-    if len(data) < HEADER_BYTES or data[_MAGIC_AT] != _MAGIC:
+    if len(data) < HEADER_BYTES or data[_MAGIC_AT] != MAGIC:
         raise _no_header(data, position, next_offset)
     (base, length, _, _, crc, attributes, last_delta, _, max_timestamp, producer, *_) = (
         _HEADER.unpack(data)
     )
-    size = length + _LENGTH_COUNTED_FROM
+    size = length + LENGTH_COUNTED_FROM
     if not HEADER_BYTES <= size <= MAX_BATCH_BYTES:
         reason = f"impossible batch length {length}"
         raise BatchError(ProblemKind.CORRUPT_BATCH, position, next_offset, reason, HEADER_BYTES)
@@ -257,14 +265,18 @@ def _read_batch(
         raise _truncated(position, base, end_position - position, size)
     if verify or attributes & _CONTROL:
         data = _whole(window, position, size, base, crc)
-    return Batch(position, size, base, base + last_delta, max_timestamp, producer, attributes, data)
+    last = base + last_delta
+    if not next_offset <= base <= last < INT64_MAX:
+        reason = f"batch {base} to {last}, expected {next_offset} next"
+        raise BatchError(ProblemKind.CORRUPT_BATCH, position, base, reason, size)
+    return Batch(position, size, base, last, max_timestamp, producer, attributes, data)
 
 
 def _whole(window: Window, position: int, size: int, offset: int, crc: int) -> memoryview:
     data = window.read(position, size)
     if len(data) < size:
         raise _truncated(position, offset, len(data), size)
-    if crc32c(data[_CRC_COVERS_FROM:]) != crc:
+    if crc32c(data[CRC_COVERS_FROM:]) != crc:
         raise BatchError(ProblemKind.CORRUPT_BATCH, position, offset, "wrong CRC-32C", size)
     return data
 
@@ -274,7 +286,7 @@ def _no_header(data: memoryview, position: int, next_offset: int) -> BatchError:
 
     An older format has its magic at the same position, and its header may be shorter.
     """
-    if len(data) <= _MAGIC_AT or data[_MAGIC_AT] == _MAGIC:
+    if len(data) <= _MAGIC_AT or data[_MAGIC_AT] == MAGIC:
         return _truncated(position, next_offset, len(data), HEADER_BYTES)
     base = int.from_bytes(data[:8], "big", signed=True)
     magic = data[_MAGIC_AT]

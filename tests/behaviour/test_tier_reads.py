@@ -350,7 +350,7 @@ def test_read_of_repeatedly_vanishing_segments_ends(stack: Stack, log_dir: Path)
     fetch_of_one.find_bounds()
     budget = PartitionBudget(RequestBudget(EVERYTHING), EVERYTHING)
     with pytest.raises(SegmentVanishedError):
-        list(fetch_of_one.batches(budget))
+        list(fetch_of_one.runs(budget))
     assert local.looks == 2 + 3
 
 

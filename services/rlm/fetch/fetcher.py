@@ -18,7 +18,7 @@ from services.api.remote_log_manager import (
     RecordSource,
 )
 from services.api.validation import INT32_MAX
-from services.records.batches import Batch
+from services.records.runs import BatchRun
 from services.rlm.fetch.kafka_errors import PARTITION_FAILURES, kafka_error
 from services.rlm.fetch.partition_fetch import PartitionBudget, PartitionFetch, RequestBudget
 from services.rlm.fetch.partition_view import Bounds
@@ -104,10 +104,10 @@ class Fetcher:
             if diverging is not None:
                 yield parts.diverging(diverging)
                 return
-            with closing(read.fetch.batches(budget)) as batches:
-                for source, batch in batches:
-                    tier_read.got(source, batch.size_bytes)
-                    complete = parts.add(source, batch)
+            with closing(read.fetch.runs(budget)) as runs:
+                for source, run in runs:
+                    tier_read.got(source, run.size_bytes)
+                    complete = parts.add(source, run)
                     if complete:
                         # All of them: a batch in several parts must not end with its first one.
                         with view.without_slot():
@@ -149,15 +149,15 @@ class _Parts:
         if read.bounds is not None:
             self.bounds, self.tier_age_s = read.bounds, read.fetch.view.tier_age_s
 
-    def add(self, source: RecordSource, batch: Batch) -> Sequence[FetchPart]:
-        """Add the next batch; return the parts that are complete."""
+    def add(self, source: RecordSource, run: BatchRun) -> Sequence[FetchPart]:
+        """Add the next batches; return the parts that are complete."""
         parts: list[FetchPart] = []
-        if source is not self._source or self._gathered_bytes + batch.size_bytes > MAX_PART_BYTES:
+        if source is not self._source or self._gathered_bytes + run.size_bytes > MAX_PART_BYTES:
             parts += self._flush()
         self._source = source
-        self._pieces.append(batch.data)
-        self._gathered_bytes += batch.size_bytes
-        self._end_offset = batch.last_offset + 1
+        self._pieces.append(run.data)
+        self._gathered_bytes += run.size_bytes
+        self._end_offset = run.last_offset + 1
         if self._is_empty and self._gathered_bytes >= FIRST_PART_BYTES:
             parts += self._flush()
         return parts

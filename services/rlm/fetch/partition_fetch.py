@@ -14,7 +14,8 @@ from services.api.remote_log_manager import (
 )
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.retry import replan
-from services.records.batches import Batch, BatchError
+from services.records.batches import BatchError
+from services.records.runs import BatchRun
 from services.rlm.fetch.aborted_transactions import AbortedTransactions, index_entries
 from services.rlm.fetch.chunk_cache import MIB, Chunk
 from services.rlm.fetch.index_cache import damaged
@@ -32,7 +33,7 @@ from services.rlm.fetch.read_ahead import ReadTimeoutError, TierWait
 from services.rlm.fetch.segment_reader import (
     LostSegmentError,
     RemoteSegmentReader,
-    local_batches,
+    local_runs,
 )
 from services.rlm.kafka_log.partition_dir import LocalSegment, SegmentVanishedError
 from services.rlm.partition import Partition
@@ -153,7 +154,7 @@ class PartitionFetch:
 
         Raises:
             MovedToTierError, LostSegmentError, DamagedLogError, RemoteStorageError, and others of
-                `batches`: if the segment cannot be read.
+                `runs`: if the segment cannot be read.
         """
         self._first = None
         end = self.view.bounds().end_for(self._isolation, self._role)
@@ -219,7 +220,7 @@ class PartitionFetch:
         self._aborted = AbortedTransactions(entries, self._part_offset)
         return self._aborted
 
-    def batches(self, budget: PartitionBudget) -> Generator[tuple[RecordSource, Batch], None, None]:
+    def runs(self, budget: PartitionBudget) -> Generator[tuple[RecordSource, BatchRun], None, None]:
         """Read whole batches from the offset, to the end of the budget or of what may be read.
 
         Raises:
@@ -257,13 +258,13 @@ class PartitionFetch:
 
     def _local(
         self, segment: LocalSegment, end_offset: int, budget: PartitionBudget
-    ) -> Iterator[tuple[RecordSource, Batch]]:
+    ) -> Iterator[tuple[RecordSource, BatchRun]]:
         log = self.view.log
         assert log is not None
         try:
-            for batch in local_batches(log, segment, self._offset, end_offset, budget.takes):
-                yield RecordSource.LOCAL, batch
-                self._offset = batch.last_offset + 1
+            for run in local_runs(log, segment, self._offset, end_offset, budget.takes):
+                yield RecordSource.LOCAL, run
+                self._offset = run.last_offset + 1
         except BatchError as e:
             path = segment.log_path
             raise DamagedLogError(
@@ -285,7 +286,7 @@ class PartitionFetch:
 
     def _from_tier(
         self, end_offset: int, budget: PartitionBudget
-    ) -> Iterator[tuple[RecordSource, Batch]]:
+    ) -> Iterator[tuple[RecordSource, BatchRun]]:
         segment, self._first = self._first, None
         if segment is None:
             segment = self._find()
@@ -300,9 +301,9 @@ class PartitionFetch:
 
     def _segment_of_tier(
         self, segment: RemoteLogSegmentMetadata, end_offset: int, budget: PartitionBudget
-    ) -> Iterator[tuple[RecordSource, Batch]]:
+    ) -> Iterator[tuple[RecordSource, BatchRun]]:
         self._remote.require_quota()
-        batches = self._remote.batches(
+        runs = self._remote.runs(
             segment,
             self._offset,
             budget.takes,
@@ -313,14 +314,14 @@ class PartitionFetch:
         )
         fetched_bytes = 0
         try:
-            with self._named(segment), self.view.remote_slot(), closing(batches):
-                for batch in batches:
-                    fetched_bytes += batch.size_bytes
+            with self._named(segment), self.view.remote_slot(), closing(runs):
+                for run in runs:
+                    fetched_bytes += run.size_bytes
                     if fetched_bytes >= MIB:
                         self._remote.count_fetched(fetched_bytes)
                         fetched_bytes = 0
-                    yield RecordSource.REMOTE, batch
-                    self._offset = batch.last_offset + 1
+                    yield RecordSource.REMOTE, run
+                    self._offset = run.last_offset + 1
         finally:
             self._remote.count_fetched(fetched_bytes)
         if not budget.exhausted:

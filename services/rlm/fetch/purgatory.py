@@ -15,7 +15,7 @@ from services.records.batches import BatchError
 from services.rlm.fetch.kafka_errors import PARTITION_FAILURES
 from services.rlm.fetch.partition_view import PartitionView
 from services.rlm.fetch.read_ahead import TierWait
-from services.rlm.fetch.segment_reader import RemoteSegmentReader, local_batches
+from services.rlm.fetch.segment_reader import RemoteSegmentReader, local_runs
 from services.rlm.metrics import DELAYED_FETCHES
 from services.rlm.partition import Partition
 
@@ -159,9 +159,9 @@ def _readable_bytes(
     if log is None or segment is None or segment.is_rolled:
         return enough
     found = 0
-    with closing(local_batches(log, segment, offset, end, lambda _: True)) as batches:
-        for batch in batches:
-            found += batch.size_bytes
+    with closing(local_runs(log, segment, offset, end, lambda _: True)) as runs:
+        for run in runs:
+            found += run.size_bytes
             if found >= min(enough, wanted.max_bytes):
                 break
     return min(found, wanted.max_bytes)

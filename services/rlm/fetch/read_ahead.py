@@ -224,6 +224,11 @@ class SegmentWindow:
             self._request_next(self._read_end)
         return found
 
+    def at_hand(self, position: int) -> memoryview:
+        """Return the bytes from `position` on that nothing is waited for; perhaps none."""
+        at = position - self._data_start
+        return self._data[at if at >= 0 else len(self._data) :]
+
     def request_first(self, position: int) -> Chunk:
         """Request the first bytes without waiting for them; release the chunk after the read.
 

@@ -3,7 +3,7 @@
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,14 +21,7 @@ from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT64_MAX
 from services.common.fair_queue import FairQueue, QuotaLimit, Slot
-from services.records.batches import (
-    Batch,
-    BatchError,
-    FileWindow,
-    Window,
-    verified,
-    walk_batches,
-)
+from services.records.batches import BatchError, FileWindow
 from services.records.index_files import (
     OFFSET_ENTRY,
     AbortedTxn,
@@ -36,6 +29,7 @@ from services.records.index_files import (
     open_transactions,
     parse_aborted_txns,
 )
+from services.records.runs import BatchRun, IndexEntry, SegmentBytes, TakesBatch, runs_from
 from services.rlm.fetch.chunk_cache import Chunk, ChunkCache
 from services.rlm.fetch.index_cache import RemoteIndexCache
 from services.rlm.fetch.read_ahead import (
@@ -57,66 +51,6 @@ from services.rlm.metrics import (
     REMOTE_FETCH_REQUESTS,
     TopicCounts,
 )
-
-IndexEntry = tuple[int, int]
-TakesBatch = Callable[[int], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentBytes:
-    """The part of a segment to read.
-
-    It is `window` up to `end_position` (exclusive), and only batches below `end_offset`.
-    """
-
-    window: Window
-    base_offset: int
-    end_position: int
-    end_offset: int = INT64_MAX
-
-
-def batches_from(
-    segment: SegmentBytes,
-    offset: int,
-    entry: IndexEntry | None,
-    takes: TakesBatch,
-    start: int = 0,
-) -> Iterator[Batch]:
-    """Read and verify the batches from the one that contains `offset` or follows it.
-
-    Args:
-        takes: called with a batch's size before its bytes are read; the first False ends the read.
-        entry: the greatest entry of the offset index at or below `offset`; if it does not point at
-            its batch, the read starts at `start`.
-        start: the position of a batch that is not behind `offset`.
-
-    Raises:
-        BatchError: if a batch is damaged.
-    """
-    position = entry[1] if entry is not None and _is_true(segment, entry) else start
-    batches = walk_batches(
-        segment.window, position, segment.end_position, segment.base_offset, verify=False
-    )
-    for batch in batches:
-        if batch.last_offset < offset:
-            continue
-        if batch.last_offset >= segment.end_offset or not takes(batch.size_bytes):
-            return
-        yield verified(segment.window, batch)
-
-
-def _is_true(segment: SegmentBytes, entry: IndexEntry) -> bool:
-    last_offset, position = entry
-    if position < 0:
-        return False
-    batches = walk_batches(
-        segment.window, position, segment.end_position, segment.base_offset, verify=False
-    )
-    try:
-        first = next(batches, None)
-    except BatchError:
-        return False
-    return first is not None and first.last_offset == last_offset
 
 
 def entry_in_file(path: Path, base_offset: int, offset: int) -> IndexEntry | None:
@@ -149,9 +83,9 @@ def entry_in_file(path: Path, base_offset: int, offset: int) -> IndexEntry | Non
 _LOCAL_READ_AHEAD_BYTES = 256 * 1024
 
 
-def local_batches(
+def local_runs(
     log: LocalLog, segment: LocalSegment, offset: int, end_offset: int, takes: TakesBatch
-) -> Generator[Batch, None, None]:
+) -> Generator[BatchRun, None, None]:
     """Read the complete batches of a local segment from `offset` to `end_offset` (exclusive).
 
     Raises:
@@ -164,7 +98,7 @@ def local_batches(
     with reading_segment(path), FileWindow(path, _LOCAL_READ_AHEAD_BYTES) as window:
         source = SegmentBytes(window, segment.base_offset, end, end_offset)
         entry = entry_in_file(segment.file(".index"), segment.base_offset, offset)
-        yield from batches_from(source, offset, entry, takes)
+        yield from runs_from(source, offset, entry, takes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +170,7 @@ class RemoteSegmentReader:
             return MetadataAges(stale_s=self._ages.stale_s)
         return self._ages
 
-    def batches(
+    def runs(
         self,
         segment: RemoteLogSegmentMetadata,
         offset: int,
@@ -245,13 +179,13 @@ class RemoteSegmentReader:
         end_offset: int = INT64_MAX,
         next_segment: NextSegment = lambda: None,
         wait: TierWait | None = None,
-    ) -> Generator[Batch, None, None]:
+    ) -> Generator[BatchRun, None, None]:
         """Read the batches of a remote segment from `offset` to `end_offset` (exclusive).
 
         Close it to end the read early. The caller holds a slot.
 
         Args:
-            takes: as for batches_from.
+            takes: as for runs_from.
             wanted_bytes: about how much will be read; little more is requested from the store,
                 unless an earlier read ended at `offset`.
             next_segment: finds the segment that such a reader reads next.
@@ -278,12 +212,12 @@ class RemoteSegmentReader:
         try:
             with closing(window):
                 source = SegmentBytes(window, segment.start_offset, size, end_offset)
-                for batch in batches_from(source, offset, entry, takes, start):
-                    yield batch
-                    read_bytes += batch.size_bytes
-                    read.ended_in, read.ended_at = segment_id, batch.next_position
-                    is_last = batch.next_position >= size
-                    next_offset = segment.end_offset if is_last else batch.last_offset
+                for run in runs_from(source, offset, entry, takes, start):
+                    yield run
+                    read_bytes += run.size_bytes
+                    read.ended_in, read.ended_at = segment_id, run.next_position
+                    is_last = run.next_position >= size
+                    next_offset = segment.end_offset if is_last else run.last_offset
                     next_offset += 1
         except BatchError:
             # The next read may get other bytes from the store.
@@ -295,7 +229,7 @@ class RemoteSegmentReader:
                 self._reads.end(partition, next_offset, read)
 
     def load_index(self, segment: RemoteLogSegmentMetadata, offset: int) -> None:
-        """Let the cache have what `batches` needs of a segment's index; raises as `batches`.
+        """Let the cache have what `runs` needs of a segment's index; raises as `runs`.
 
         The caller holds a slot.
         """
@@ -311,7 +245,7 @@ class RemoteSegmentReader:
 
         Raises:
             ThrottledError: too many requests to the store are active.
-            RemoteStorageError: as `batches`.
+            RemoteStorageError: as `runs`.
         """
         _size_of(segment)
         name = segment.remote_log_segment_id.topic_id_partition

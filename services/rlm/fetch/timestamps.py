@@ -11,10 +11,11 @@ from services.api.validation import INT64_MAX
 from services.common.inflate import DEFAULT_LIMIT_BYTES
 from services.records.batches import Batch, BatchError
 from services.records.decode import RecordColumns, UnreadableRecordsError, decode
+from services.records.runs import BatchRun
 from services.rlm.fetch.index_cache import damaged
 from services.rlm.fetch.partition_view import DamagedLogError, PartitionView
 from services.rlm.fetch.read_ahead import ReadTimeoutError
-from services.rlm.fetch.segment_reader import local_batches
+from services.rlm.fetch.segment_reader import local_runs
 from services.rlm.kafka_log.indexes import last_indexed_ms, offset_before
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LocalSegment
@@ -89,10 +90,10 @@ def _in_segment(
         since = view.ask(lambda: view.remote.first_offset_since(segment, time_ms))
         first = max(since, from_offset)
         view.ask(lambda: view.remote.load_index(segment, first))
-        batches = view.remote.batches(segment, first, _every_batch, _READ_BYTES, wait=view.wait)
+        runs = view.remote.runs(segment, first, _every_batch, _READ_BYTES, wait=view.wait)
         try:
-            with closing(batches):
-                return _first_of(batches, time_ms, from_offset)
+            with closing(runs):
+                return _first_of(_batches(runs), time_ms, from_offset)
         except (BatchError, UnreadableRecordsError) as e:
             raise damaged(segment, f"{e} of the copied log") from e
 
@@ -148,9 +149,14 @@ def _largest_ms(log: LocalLog, segment: LocalSegment) -> int:
 
 def _local(log: LocalLog, segment: LocalSegment, offset: int) -> Iterator[Batch]:
     try:
-        yield from local_batches(log, segment, offset, log.log_end_offset, _every_batch)
+        yield from _batches(local_runs(log, segment, offset, log.log_end_offset, _every_batch))
     except BatchError as e:
         raise DamagedLogError(f"{segment.log_path}: {e}") from e
+
+
+def _batches(runs: Iterable[BatchRun]) -> Iterator[Batch]:
+    for run in runs:
+        yield from run.batches()
 
 
 def _every_batch(_: int) -> bool:

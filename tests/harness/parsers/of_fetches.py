@@ -20,7 +20,7 @@ from services.rlm.fetch.index_cache import (
     RemoteIndexCache,
     name_of,
 )
-from services.rlm.fetch.segment_reader import local_batches
+from services.rlm.fetch.segment_reader import local_runs
 from services.rlm.kafka_log.partition_dir import list_segments
 from tests.harness.parsers.of_logs import bundled_files
 from tests.harness.parsers.target import Target, written
@@ -109,8 +109,9 @@ def _read_with_local_index(data: bytes) -> None:
     segments = list_segments(path.parent)
     log: Any = None  # Only an active segment needs it.
     for offset in (0, 4, _END_OFFSET - 1):
-        read = local_batches(log, segments[0], offset, _END_OFFSET, lambda _: True)
-        assert [each.base_offset for each in read] == list(range(offset // 3 * 3, _END_OFFSET, 3))
+        read = local_runs(log, segments[0], offset, _END_OFFSET, lambda _: True)
+        found = [each.base_offset for run in read for each in run.batches()]
+        assert found == list(range(offset // 3 * 3, _END_OFFSET, 3))
     for segment in segments:
         segment.log_path.unlink()
 

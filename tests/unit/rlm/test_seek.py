@@ -5,7 +5,8 @@ import pytest
 
 from services.records.batches import FileWindow, walk_batches
 from services.records.index_files import OffsetIndex
-from services.rlm.fetch.segment_reader import SegmentBytes, batches_from, entry_in_file
+from services.records.runs import SegmentBytes, runs_from
+from services.rlm.fetch.segment_reader import entry_in_file
 from services.rlm.kafka_log.indexes import IndexBuilder
 from tests.unit.rlm.kafka_bytes import batch
 
@@ -70,7 +71,8 @@ def log(tmp_path: Path) -> Path:
 def found(log: Path, offset: int, entry: tuple[int, int] | None) -> list[int]:
     with FileWindow(log) as window:
         segment = SegmentBytes(window, 0, window.size_bytes)
-        return [b.base_offset for b in batches_from(segment, offset, entry, lambda _: True)]
+        runs = runs_from(segment, offset, entry, lambda _: True)
+        return [each.base_offset for run in runs for each in run.batches()]
 
 
 @pytest.mark.parametrize(
@@ -95,8 +97,9 @@ def test_bytes_of_a_batch_that_is_not_wanted_are_not_read(log: Path) -> None:
         damaged[-1] ^= 1
         log.write_bytes(damaged)
         answers = iter([True, True, True, False])
-        taken = list(batches_from(segment, 0, None, lambda _: next(answers)))
-    assert [b.base_offset for b in taken] == [0, 5, 10]
+        runs = runs_from(segment, 0, None, lambda _: next(answers))
+        taken = [each.base_offset for run in runs for each in run.batches()]
+    assert taken == [0, 5, 10]
 
 
 def test_an_entry_is_due_when_more_than_the_interval_was_written(log: Path) -> None:

@@ -1,0 +1,165 @@
+"""Read the batches of a segment in runs: verified batches that lie one behind the other."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from struct import Struct
+from typing import NamedTuple, Protocol
+
+from crc32c import crc32c
+
+from services.api.validation import INT64_MAX
+from services.records.batches import (
+    CRC_COVERS_FROM,
+    HEADER_BYTES,
+    LENGTH_COUNTED_FROM,
+    MAGIC,
+    Batch,
+    BatchError,
+    MemoryWindow,
+    Window,
+    read_batch,
+    verified,
+    walk_batches,
+)
+
+RUN_BYTES = 256 * 1024
+"""The most that several batches of a run have; a longer batch is a run of its own.
+
+Runs are gathered into answers of 1 MiB, which shorter runs fill better.
+"""
+
+IndexEntry = tuple[int, int]
+"""An entry of an offset index: an offset, and the position of its batch."""
+
+TakesBatch = Callable[[int], bool]
+"""Count a batch of so many bytes if the reader still takes it."""
+
+_HEADER = Struct(">qiibIhi")
+
+
+class RunWindow(Window, Protocol):
+    """A window that shows what it has in memory."""
+
+    def at_hand(self, position: int) -> memoryview:
+        """Return the bytes from `position` on that nothing has to be read for; perhaps none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBytes:
+    """The part of a segment to read.
+
+    It is `window` up to `end_position` (exclusive), and only batches below `end_offset`.
+    """
+
+    window: RunWindow
+    base_offset: int
+    end_position: int
+    end_offset: int = INT64_MAX
+
+
+class BatchRun(NamedTuple):
+    """Verified batches that follow each other in a segment.
+
+    Attributes:
+        position: of the first byte in the segment.
+        last_offset: of the last batch, inclusive.
+        data: the whole batches, at least one.
+    """
+
+    position: int
+    last_offset: int
+    data: memoryview
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
+    @property
+    def next_position(self) -> int:
+        return self.position + len(self.data)
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the batches, each with all of its data."""
+        data = self.data
+        for batch in walk_batches(MemoryWindow(data), 0, len(data), 0, verify=False):
+            whole = data[batch.position : batch.next_position]
+            yield batch._replace(position=self.position + batch.position, data=whole)
+
+
+def runs_from(
+    segment: SegmentBytes,
+    offset: int,
+    entry: IndexEntry | None,
+    takes: TakesBatch,
+    start: int = 0,
+) -> Iterator[BatchRun]:
+    """Read and verify the batches from the one that contains `offset` or follows it.
+
+    A run ends before bytes that have to be waited for.
+
+    Args:
+        takes: called with a batch's size; the first False ends the read.
+        entry: the greatest entry of the offset index at or below `offset`; if it does not point at
+            its batch, the read starts at `start`.
+        start: the position of a batch that is not behind `offset`.
+
+    Raises:
+        BatchError: if a batch is damaged, after the run before it.
+    """
+    window, end = segment.window, segment.end_position
+    position = entry[1] if entry is not None and _is_true(segment, entry) else start
+    next_offset = segment.base_offset
+    while position < end:
+        first = read_batch(window, position, end, next_offset, verify=False)
+        position, next_offset = first.next_position, first.last_offset + 1
+        if first.last_offset < offset:
+            continue
+        if first.last_offset >= segment.end_offset or not takes(first.size_bytes):
+            return
+        data = verified(window, first).data
+        behind = window.at_hand(position)[: max(min(end - position, RUN_BYTES - len(data)), 0)]
+        more_bytes, next_offset, has_ended = _taken(behind, next_offset, segment.end_offset, takes)
+        if more_bytes:
+            data = window.read(first.position, first.size_bytes + more_bytes)
+            position += more_bytes
+        yield BatchRun(first.position, next_offset - 1, data)
+        if has_ended:
+            return
+
+
+def _taken(
+    data: memoryview, next_offset: int, end_offset: int, takes: TakesBatch
+) -> tuple[int, int, bool]:
+    """Verify the whole batches at the beginning of `data`.
+
+    Returns:
+        Their bytes, the offset after them, and whether the reader does not take the next one. They
+        end before a batch with anything wrong, which read_batch describes if it is read alone.
+    """
+    at = 0
+    while at + HEADER_BYTES <= len(data):
+        base, length, _, magic, crc, _, last_delta = _HEADER.unpack_from(data, at)
+        size, last = length + LENGTH_COUNTED_FROM, base + last_delta
+        is_sound = magic == MAGIC and size >= HEADER_BYTES and next_offset <= base <= last
+        if not is_sound or at + size > len(data) or last >= end_offset:
+            break
+        if crc32c(data[at + CRC_COVERS_FROM : at + size]) != crc:
+            break
+        if not takes(size):
+            return at, next_offset, True
+        at, next_offset = at + size, last + 1
+    return at, next_offset, False
+
+
+def _is_true(segment: SegmentBytes, entry: IndexEntry) -> bool:
+    last_offset, position = entry
+    if not 0 <= position < segment.end_position:
+        return False
+    try:
+        first = read_batch(
+            segment.window, position, segment.end_position, segment.base_offset, verify=False
+        )
+    except BatchError:
+        return False
+    return first.last_offset == last_offset
