@@ -131,7 +131,7 @@ volumeMounts:
 
 {{- /* Variables of a service's process; extraEnv may set one of them to something else. */ -}}
 {{- define "sediment.processVariables" -}}
-{{- $variables := dict "MALLOC_ARENA_MAX" "2" "MALLOC_MMAP_THRESHOLD_" "2097152" "MALLOC_TRIM_THRESHOLD_" "4194304" "GRPC_VERBOSITY" "ERROR" -}}
+{{- $variables := dict "MALLOC_ARENA_MAX" "2" "MALLOC_MMAP_THRESHOLD_" "2097152" "MALLOC_TRIM_THRESHOLD_" "33554432" "GRPC_VERBOSITY" "ERROR" -}}
 {{- range .values.extraEnv -}}
 {{- $variables = omit $variables .name -}}
 {{- end -}}

@@ -48,7 +48,7 @@ PROCESS_VARIABLES = {
     "GRPC_VERBOSITY": "ERROR",
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_MMAP_THRESHOLD_": "2097152",
-    "MALLOC_TRIM_THRESHOLD_": "4194304",
+    "MALLOC_TRIM_THRESHOLD_": "33554432",
 }
 """Variables that Python cannot set for itself; the image and the chart set the same.
 
