@@ -265,7 +265,7 @@ class RlmSettings(ServiceSettings):
         ge=0,
         le=_INT32_MAX,
         description="Maximum age of what RLM knows of the tier to serve consumers from segments "
-        "that it knows, ms. READ_COMMITTED, the end of the tier and ListOffsets always read RLMM. "
+        "that it knows, ms. The end of the tier and ListOffsets always read RLMM. "
         "0: each read of the tier reads RLMM.",
     )
     metadata_stale_reads_ms: int = Field(

@@ -12,7 +12,6 @@ from services.api.remote_log_manager import (
     FetchPart,
     FetchPartition,
     FetchRequest,
-    IsolationLevel,
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
@@ -114,14 +113,11 @@ def test_the_end_of_the_tier_is_read_from_rlmm(
     assert part.high_watermark == 25
 
 
-def test_list_offsets_and_committed_reads_read_rlmm(rlm: BrokerRemoteLogManager, rlmm: Any) -> None:
+def test_list_offsets_reads_rlmm(rlm: BrokerRemoteLogManager, rlmm: Any) -> None:
     for special in (SpecialTime.LATEST, SpecialTime.EARLIEST):
         before = rlmm.lists
         rlm.list_offsets(OffsetQueries((OffsetQuery(NAME, special),)))
         assert rlmm.lists > before
-    before = rlmm.lists
-    fetch(rlm, 5, isolation=IsolationLevel.READ_COMMITTED)
-    assert rlmm.lists > before
 
 
 def test_a_segment_that_was_deleted_elsewhere_is_out_of_range(

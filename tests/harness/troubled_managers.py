@@ -97,18 +97,29 @@ class GapsUnanswered:
 
 
 class SilentRlmm:
-    """The real RLMM until it stops responding; counts the requests for its segments."""
+    """The real RLMM until it stops responding; counts the requests for its segments.
+
+    Attributes:
+        lists: requests for a partition's segments.
+        searches: requests for the next segment with transactions.
+    """
 
     def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
         self._rlmm = rlmm
         self.is_silent = False
-        self.lists = 0
+        self.lists = self.searches = 0
 
     def list_remote_log_segments(self, *args: Any, **kwargs: Any) -> Any:
         self.lists += 1
         if self.is_silent:
             raise RetriableRemoteStorageError("silent")
         return self._rlmm.list_remote_log_segments(*args, **kwargs)
+
+    def next_segment_with_txn_index(self, *args: Any, **kwargs: Any) -> Any:
+        self.searches += 1
+        if self.is_silent:
+            raise RetriableRemoteStorageError("silent")
+        return self._rlmm.next_segment_with_txn_index(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rlmm, name)

@@ -1,6 +1,6 @@
 """Find the aborted transactions of a read_committed answer in the indexes of tier and log."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from services.api.remote_log_manager import AbortedTransaction
@@ -25,12 +25,12 @@ class AbortedTransactions:
     Source: RemoteLogManager.collectAbortedTransactions, UnifiedLog.collectAbortedTransactions.
 
     Args:
-        entries: as index_entries yields them.
+        entries: as IndexEntries yields them.
     """
 
-    def __init__(self, entries: Iterator[AbortedTxn], first_offset: int) -> None:
+    def __init__(self, entries: Iterable[AbortedTxn], first_offset: int) -> None:
         self._first_offset = first_offset
-        self._entries = entries
+        self._entries = iter(entries)
         self._found: list[AbortedTxn] = []
         self._complete_below = 0
 
@@ -65,27 +65,44 @@ class AbortedTransactions:
                 self._found.append(entry)
 
 
-def index_entries(view: PartitionView, first_offset: int) -> Iterator[AbortedTxn]:
-    """Read the entries of the tier's indexes below the local log, then those of the local ones."""
-    log = view.log
-    local_start = INT64_MAX if log is None else log.segments[0].base_offset
-    if first_offset < local_start:
-        yield from _remote_entries(view, first_offset, local_start)
-    if log is not None:
-        yield from _local_entries(log, first_offset)
+class IndexEntries:
+    """Read the entries of the tier's indexes below the local log, then those of the local ones.
 
+    Iterate once. Raises as AbortedTransactions.below.
 
-def _remote_entries(view: PartitionView, offset: int, end_offset: int) -> Iterator[AbortedTxn]:
-    remote, name = view.remote, view.partition.topic_id_partition
-    lineage = view.lineage()
-    end_offset = min(end_offset, view.tier.end_offset)
-    while offset < end_offset:
-        find = partial(remote.aborted_transactions, name, lineage, offset, end_offset)
-        found = view.ask(find)
-        if found is None:
-            return
-        entries, offset = found
-        yield from entries
+    Attributes:
+        is_changed: RLMM answered for another revision of the partition than that of the view.
+    """
+
+    def __init__(self, view: PartitionView, first_offset: int) -> None:
+        self._view = view
+        self._first_offset = first_offset
+        self.is_changed = False
+
+    def __iter__(self) -> Iterator[AbortedTxn]:
+        log = self._view.log
+        local_start = INT64_MAX if log is None else log.segments[0].base_offset
+        if self._first_offset < local_start:
+            self._view.require_complete_tier()
+            yield from self._remote_entries(local_start)
+        if log is not None:
+            yield from _local_entries(log, self._first_offset)
+
+    def _remote_entries(self, end_offset: int) -> Iterator[AbortedTxn]:
+        view, offset = self._view, self._first_offset
+        remote, name = view.remote, view.partition.topic_id_partition
+        lineage, revision = view.lineage(), view.tier.revision
+        end_offset = min(end_offset, view.tier.end_offset)
+        while offset < end_offset:
+            find = partial(remote.aborted_transactions, name, lineage, offset, end_offset, revision)
+            found = view.ask(find)
+            if found.is_missing:
+                view.require_present_tier()
+            self.is_changed |= found.is_changed or found.is_missing
+            yield from found.entries
+            if found.next_offset is None:
+                return
+            offset = found.next_offset
 
 
 def _local_entries(log: LocalLog, offset: int) -> Iterator[AbortedTxn]:

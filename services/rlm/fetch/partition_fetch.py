@@ -5,7 +5,11 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from services.api.errors import RemoteResourceNotFoundError, ThrottledError
+from services.api.errors import (
+    RemoteResourceNotFoundError,
+    RetriableRemoteStorageError,
+    ThrottledError,
+)
 from services.api.remote_log_manager import (
     AbortedTransaction,
     FetchRole,
@@ -16,7 +20,7 @@ from services.api.segments import RemoteLogSegmentMetadata
 from services.common.retry import replan
 from services.records.batches import BatchError
 from services.records.runs import BatchRun
-from services.rlm.fetch.aborted_transactions import AbortedTransactions, index_entries
+from services.rlm.fetch.aborted_transactions import AbortedTransactions, IndexEntries
 from services.rlm.fetch.chunk_cache import MIB, Chunk
 from services.rlm.fetch.index_cache import damaged
 from services.rlm.fetch.partition_view import (
@@ -26,6 +30,7 @@ from services.rlm.fetch.partition_view import (
     NotServedHereError,
     OffsetOutOfRangeError,
     PartitionView,
+    RecentTierError,
     UnknownLeaderEpochError,
     UnknownPartitionError,
 )
@@ -83,6 +88,9 @@ class PartitionBudget:
 
 _ATTEMPTS = 3
 
+_INDEX_IS_GONE = (SegmentVanishedError, RecentTierError)
+"""The errors if a transaction index may have been deleted after the log or the tier was read."""
+
 DECIDED_BY_TIER = (
     UnknownPartitionError,
     OffsetOutOfRangeError,
@@ -114,7 +122,8 @@ class PartitionFetch:
         self._isolation = IsolationLevel.READ_UNCOMMITTED if self._is_follower else isolation
         self._role = role
         self._aborted: AbortedTransactions | None = None
-        self.view = PartitionView(partition, remote, remote.ages_for(role, isolation), wait)
+        self._index_entries: IndexEntries | None = None
+        self.view = PartitionView(partition, remote, remote.ages_for(role), wait)
         self._ends_with_segment = False
         self._first: RemoteLogSegmentMetadata | None = None
 
@@ -183,7 +192,7 @@ class PartitionFetch:
                 end = self.view.bounds().end_for(self._isolation, self._role)
                 try:
                     self._search_aborted().search(min(segment.end_offset + 1, end))
-                except SegmentVanishedError:
+                except _INDEX_IS_GONE:
                     self._aborted = None  # The read begins another search.
             with suppress(ThrottledError):
                 return self._remote.request_first(segment, self._offset, wanted_bytes)
@@ -195,6 +204,8 @@ class PartitionFetch:
         Those of earlier parts are left out, unless the log changed meanwhile.
 
         Raises:
+            OffsetOutOfRangeError: if the part's records were deleted meanwhile, and with them
+                perhaps the index of their transactions.
             DamagedLogError, LogFileError, SegmentVanishedError, RemoteStorageError: if an index
                 cannot be read.
         """
@@ -206,8 +217,9 @@ class PartitionFetch:
             lambda search: search.below(end_offset),
             self._search_aborted,
             first=self._aborted,
-            stale=SegmentVanishedError,
+            stale=_INDEX_IS_GONE,
         )
+        self._require_kept(end_offset)
         # Never again what ended before the next part: a reader has forgotten that it ended.
         self._part_offset = end_offset
         return found
@@ -216,9 +228,27 @@ class PartitionFetch:
         if self._aborted is not None:
             self.view.read_log()
             self.view.refresh_tier()
-        entries = index_entries(self.view, self._part_offset)
-        self._aborted = AbortedTransactions(entries, self._part_offset)
+        self._index_entries = IndexEntries(self.view, self._part_offset)
+        self._aborted = AbortedTransactions(self._index_entries, self._part_offset)
         return self._aborted
+
+    def _require_kept(self, end_offset: int) -> None:
+        """Check that the part's records were not deleted before the search for transactions."""
+        view, name = self.view, self._partition.topic_id_partition
+        if self._index_entries is not None and self._index_entries.is_changed:
+            view.refresh_tier()
+            if view.tier_age_s is not None:
+                raise RetriableRemoteStorageError(
+                    f"{name}: the tier has changed, and RLMM cannot be reached any more; retry"
+                )
+            if not view.tier.known:
+                raise UnknownPartitionError(f"{name} was deleted from the tier during the read")
+        bounds, first = view.bounds(), self._part_offset
+        if first < bounds.log_start_offset or end_offset > bounds.log_end_offset:
+            raise OffsetOutOfRangeError(
+                f"{name}: offsets {first} to {end_offset - 1} were deleted during the read; there "
+                f"are {bounds.log_start_offset} to {bounds.log_end_offset - 1} now"
+            )
 
     def runs(self, budget: PartitionBudget) -> Generator[tuple[RecordSource, BatchRun], None, None]:
         """Read whole batches from the offset, to the end of the budget or of what may be read.

@@ -8,7 +8,11 @@ from dataclasses import dataclass, replace
 from threading import TIMEOUT_MAX, Lock
 from typing import TypeVar
 
-from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
+from services.api.errors import (
+    InvalidRequestError,
+    RemoteResourceNotFoundError,
+    RetriableRemoteStorageError,
+)
 from services.api.lineage import EpochEnd, Lineage
 from services.api.remote_log_manager import FetchRole, IsolationLevel
 from services.api.segments import RemoteLogSegmentMetadata
@@ -87,6 +91,10 @@ class Bounds:
         if isolation is IsolationLevel.READ_COMMITTED:
             return min(self.last_stable_offset, self.high_watermark)
         return self.high_watermark
+
+
+class RecentTierError(Exception):
+    """The error if the tier has to be read, because what was read a moment ago does not do."""
 
 
 class PartitionView:
@@ -280,7 +288,7 @@ class PartitionView:
         self.read_log()
         self.tier = self.partition.tier.last_seen
         needs_tier = self.log is None or offset < self.log.log_start_offset
-        if needs_tier and not self._use_recent(offset):
+        if needs_tier and not self._use_recent(offset, isolation):
             self.refresh_tier(offset)
         if self.log is None and not self.tier.known:
             text = f"{self.partition.topic_id_partition} is not known here"
@@ -294,7 +302,13 @@ class PartitionView:
                 "here of the tier while RLMM cannot be reached; retry"
             )
         if self.log is None and isolation is IsolationLevel.READ_COMMITTED:
-            self._tier_stable_end = self._read_tier_stable_end()
+            try:
+                self._tier_stable_end = self._read_tier_stable_end()
+            except RemoteResourceNotFoundError:
+                if not self.tier_is_recent:
+                    raise
+                self.read_tier_always()  # The newest segment was deleted since.
+                return self.find_bounds(offset, isolation)
         return self.bounds()
 
     def read_log(self) -> None:
@@ -302,14 +316,52 @@ class PartitionView:
         local = self.partition.role.local
         self.log = local.read() if local else None
 
-    def _use_recent(self, offset: int) -> bool:
+    def _use_recent(self, offset: int, isolation: IsolationLevel) -> bool:
         """Use a tier that was read a moment ago, if a known segment of it has the offset."""
         tier = self.partition.tier.recent(self._ages.recent_s)
         name = self.partition.topic_id_partition
         if tier is None or not self.remote.lookups.knows(name, offset, tier.revision):
             return False
+        if isolation is IsolationLevel.READ_COMMITTED and not self._reaches_log(tier):
+            return False
         self.tier, self.tier_age_s, self.tier_is_recent = tier, None, True
         return True
+
+    def _reaches_log(self, tier: Tier) -> bool:
+        """Return whether the tier has all that the log does not have any more.
+
+        A segment that was copied and deleted here after the tier was read is in neither: its
+        transaction index would be missed.
+        """
+        return self.log is None or tier.end_offset >= self.log.segments[0].base_offset
+
+    def require_complete_tier(self) -> None:
+        """Check that a tier that is shown while RLMM is unreachable reaches the log.
+
+        Raises:
+            RetriableRemoteStorageError: if it does not.
+        """
+        if self.tier_age_s is not None and not self._reaches_log(self.tier):
+            raise RetriableRemoteStorageError(
+                f"{self.partition.topic_id_partition}: segments may have been copied and deleted "
+                "here since RLMM could be reached, and their transactions are not known; retry"
+            )
+
+    def require_present_tier(self) -> None:
+        """Check that the tier was read for this request.
+
+        Raises:
+            RecentTierError: if it was read a moment ago.
+            RetriableRemoteStorageError: if RLMM is unreachable.
+        """
+        name = self.partition.topic_id_partition
+        if self.tier_is_recent:
+            raise RecentTierError(f"{name}: RLMM was not read for this request")
+        if self.tier_age_s is not None:
+            raise RetriableRemoteStorageError(
+                f"{name}: the store has no transaction index of a segment, which may have been "
+                "deleted since RLMM could be reached; retry"
+            )
 
     def read_tier_always(self) -> None:
         """Use nothing that was read for other requests from now on."""

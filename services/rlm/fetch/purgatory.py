@@ -119,7 +119,7 @@ class FetchPurgatory:
         missing = min(request.min_bytes, request.max_bytes)
         asked: list[tuple[PartitionView, Future[int]]] = []
         # As the read that follows: the wait must not depend on RLMM if the read does not.
-        ages = self._remote.ages_for(request.role, request.isolation_level)
+        ages = self._remote.ages_for(request.role)
         wait = TierWait(self._remote.wait_s, is_shared=True)
         try:
             for wanted, partition in zip(request.partitions, partitions, strict=True):

@@ -3,7 +3,9 @@
 import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
+from services.api.calls import AtRevision
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
@@ -11,7 +13,8 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 
 _PARTITIONS = 1024
 _SEGMENTS = 16
-"""The most that are remembered: partitions, and segments of each."""
+_TRANSACTION_SEARCHES = 256
+"""The most that are remembered: partitions, and segments and searches of each."""
 
 
 class SegmentLookUps:
@@ -23,6 +26,7 @@ class SegmentLookUps:
         self._found: OrderedDict[TopicIdPartition, tuple[int, deque[RemoteLogSegmentMetadata]]] = (
             OrderedDict()
         )
+        self._with_transactions: OrderedDict[TopicIdPartition, _TransactionSearches] = OrderedDict()
 
     def find(
         self, name: TopicIdPartition, epoch: int, offset: int, revision: int | None = None
@@ -70,6 +74,35 @@ class SegmentLookUps:
                 return False
             return any(each.start_offset <= offset <= each.end_offset for each in segments)
 
+    def next_with_transactions(
+        self, name: TopicIdPartition, epoch: int, offset: int, revision: int | None = None
+    ) -> AtRevision[RemoteLogSegmentMetadata | None]:
+        """Find the next segment of this leader epoch with a transaction index, at `offset` or on.
+
+        Args:
+            revision: as for `find`.
+
+        Raises:
+            RemoteResourceNotFoundError: if the partition is unknown.
+            RetriableRemoteStorageError: if RLMM or its database is unreachable.
+        """
+        with self._lock:
+            seen = self._with_transactions.get(name)
+            if seen is not None and seen.revision == revision:
+                for from_offset, segment in seen.found.get(epoch, ()):
+                    if from_offset <= offset and (segment is None or offset <= segment.end_offset):
+                        return AtRevision(segment, seen.revision)
+        answer = self._rlmm.next_segment_with_txn_index(name, epoch, offset)
+        with self._lock:
+            seen = self._with_transactions.pop(name, None)
+            if seen is None or seen.revision != answer.revision or seen.is_full:
+                seen = _TransactionSearches(answer.revision)
+            seen.add(epoch, offset, answer.value)
+            self._with_transactions[name] = seen
+            if len(self._with_transactions) > _PARTITIONS:
+                self._with_transactions.popitem(last=False)
+        return answer
+
     def _remembered(
         self, name: TopicIdPartition, epoch: int, offset: int, revision: int | None
     ) -> RemoteLogSegmentMetadata | None:
@@ -78,6 +111,30 @@ class SegmentLookUps:
             if revision is None or at != revision:
                 return None
             return next((each for each in segments if _contains(each, epoch, offset)), None)
+
+
+@dataclass(slots=True)
+class _TransactionSearches:
+    """The segments with transaction indexes that were found at one revision of a partition.
+
+    Attributes:
+        found: by leader epoch: from which offset on, and what. A search from any offset up to the
+            segment's end finds the same.
+    """
+
+    revision: int
+    found: dict[int, list[tuple[int, RemoteLogSegmentMetadata | None]]] = field(
+        default_factory=dict
+    )
+    count: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= _TRANSACTION_SEARCHES
+
+    def add(self, epoch: int, from_offset: int, segment: RemoteLogSegmentMetadata | None) -> None:
+        self.found.setdefault(epoch, []).append((from_offset, segment))
+        self.count += 1
 
 
 class ListedSegments:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from services.api.errors import (
     RemoteResourceNotFoundError,
@@ -15,7 +16,7 @@ from services.api.errors import (
 )
 from services.api.ids import TopicIdPartition
 from services.api.lineage import EpochRanges, Lineage
-from services.api.remote_log_manager import FetchRole, IsolationLevel, RecordSource
+from services.api.remote_log_manager import FetchRole, RecordSource
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
@@ -135,6 +136,23 @@ class RemoteReadLimits:
     stale_s: float = 300.0
 
 
+class FoundTransactions(NamedTuple):
+    """The aborted transactions in the transaction index of one segment.
+
+    Attributes:
+        next_offset: at which to continue; None if no segment that begins before the end of the
+            search has an index.
+        is_changed: RLMM answered for another revision of the partition than that which was read.
+        is_missing: the store has no index, though the metadata does not say so: there is none, as
+            in Kafka, or the segment was deleted.
+    """
+
+    entries: tuple[AbortedTxn, ...]
+    next_offset: int | None
+    is_changed: bool
+    is_missing: bool = False
+
+
 class RemoteSegmentReader:
     """Read segments of the tier, a limited number at once. Thread-safe."""
 
@@ -161,13 +179,10 @@ class RemoteSegmentReader:
         self.wait_s = limits.wait_s
         self._ages = MetadataAges(limits.recent_s, limits.stale_s)
 
-    def ages_for(self, role: FetchRole, isolation: IsolationLevel) -> MetadataAges:
+    def ages_for(self, role: FetchRole) -> MetadataAges:
         """Return how old metadata may be for such a reader."""
         if role is not FetchRole.CONSUMER:
             return MetadataAges()  # A replica must not go by what may have changed.
-        if isolation is IsolationLevel.READ_COMMITTED:
-            # A transaction index that was deleted since would be taken for one without entries.
-            return MetadataAges(stale_s=self._ages.stale_s)
         return self._ages
 
     def runs(
@@ -308,44 +323,47 @@ class RemoteSegmentReader:
         return epochs, self._cache.index(segment, IndexType.PRODUCER_SNAPSHOT)
 
     def aborted_transactions(
-        self, name: TopicIdPartition, lineage: Lineage, offset: int, end_offset: int
-    ) -> tuple[list[AbortedTxn], int] | None:
+        self,
+        name: TopicIdPartition,
+        lineage: Lineage,
+        offset: int,
+        end_offset: int,
+        revision: int | None,
+    ) -> FoundTransactions:
         """Read the next transaction index with transactions that end at or after `offset`.
 
         The caller holds a slot.
 
-        Returns:
-            The aborted transactions of one segment, and the offset after it at which to continue;
-            None if no segment that begins before `end_offset` has an index.
+        Args:
+            revision: of the partition, if it was read; what was found at it is not asked for again.
 
         Raises:
             CorruptSegmentError, RetriableRemoteStorageError: if the index cannot be read.
         """
-        segment = self._next_with_transactions(name, lineage, offset, end_offset)
-        if segment is None:
-            return None
-        entries = parse_aborted_txns(self._cache.index(segment, IndexType.TRANSACTION))
-        ranges = list(EpochRanges(lineage).of(segment))
-        found = [
-            entry
-            for entry in entries
-            if any(max(first, offset) <= entry.last_offset <= last for first, last in ranges)
-        ]
-        return found, max(segment.end_offset, offset) + 1
-
-    def _next_with_transactions(
-        self, name: TopicIdPartition, lineage: Lineage, offset: int, end_offset: int
-    ) -> RemoteLogSegmentMetadata | None:
+        is_changed, segment = False, None
         for epoch in lineage.between(offset, end_offset):
             try:
-                segment = self._rlmm.next_segment_with_txn_index(
-                    name, epoch.leader_epoch, epoch.start_offset
-                ).value
-            except RemoteResourceNotFoundError:
-                return None
+                answer = self.lookups.next_with_transactions(
+                    name, epoch.leader_epoch, epoch.start_offset, revision
+                )
+            except RemoteResourceNotFoundError:  # The partition was deleted.
+                is_changed = True
+                break
+            is_changed |= answer.revision != revision
+            segment = answer.value
             if segment is not None:
-                return segment
-        return None
+                break
+        if segment is None:
+            return FoundTransactions((), None, is_changed)
+        index = self._cache.index(segment, IndexType.TRANSACTION)
+        ranges = list(EpochRanges(lineage).of(segment))
+        found = tuple(
+            entry
+            for entry in parse_aborted_txns(index)
+            if any(max(first, offset) <= entry.last_offset <= last for first, last in ranges)
+        )
+        is_missing = not index and not segment.txn_idx_empty
+        return FoundTransactions(found, max(segment.end_offset, offset) + 1, is_changed, is_missing)
 
     def acquire_slot(self, wait: TierWait | None = None) -> Slot:
         """Wait for one of the slots for remote reads.
