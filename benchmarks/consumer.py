@@ -23,11 +23,17 @@ class ListenerReader:
         self._connection = connection
         self._answer = memoryview(bytearray(2 * most_bytes))
 
-    def read_all(self, name: TopicIdPartition, fetch_bytes: int, size: int) -> int:
-        """Read from offset 0 until `size` bytes have come; return how many came."""
+    def read_all(
+        self, name: TopicIdPartition, fetch_bytes: int, size: int, is_committed: bool = False
+    ) -> int:
+        """Read from offset 0 until `size` bytes have come; return how many came.
+
+        Args:
+            is_committed: with READ_COMMITTED, as librdkafka's consumers do by default.
+        """
         offset = got = 0
         while got < size:
-            self._connection.sendall(_request(name, offset, fetch_bytes))
+            self._connection.sendall(_request(name, offset, fetch_bytes, is_committed))
             before = got
             for next_offset, batch_bytes in _batches(self._received()):
                 offset, got = next_offset, got + batch_bytes
@@ -56,7 +62,7 @@ def connected(address: str, most_bytes: int) -> Iterator[ListenerReader]:
         yield ListenerReader(connection, most_bytes)
 
 
-def _request(name: TopicIdPartition, offset: int, fetch_bytes: int) -> bytes:
+def _request(name: TopicIdPartition, offset: int, fetch_bytes: int, is_committed: bool) -> bytes:
     topic = FetchRequest.FetchTopic
     wanted = topic.FetchPartition(
         partition=name.partition,
@@ -71,7 +77,7 @@ def _request(name: TopicIdPartition, offset: int, fetch_bytes: int) -> bytes:
         max_wait_ms=500,
         min_bytes=1,
         max_bytes=fetch_bytes,
-        isolation_level=0,
+        isolation_level=int(is_committed),
         session_id=0,
         session_epoch=-1,
         topics=[topic(topic=name.topic, partitions=[wanted])],

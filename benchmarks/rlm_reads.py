@@ -126,19 +126,21 @@ def _catch_up(benchmark: str, settings: Mapping[str, str]) -> Result:
             for key, key_bytes in keys.items():
                 bare.fetch(key, 0, key_bytes)
 
-        def consumed(fetch_bytes: int) -> float:
-            return mib_per_s(size, lambda: reader.read_all(name, fetch_bytes, size))
+        def consumed(kind: int) -> float:
+            fetch_bytes, is_committed = kinds[kind]
+            return mib_per_s(size, lambda: reader.read_all(name, fetch_bytes, size, is_committed))
 
         catch_up(FETCH_BYTES)
         get_all()
         of_one_mib: list[float] = []
-        by_consumer: dict[int, list[float]] = {MIB: [], CONSUMER_BYTES: []}
-        consumer_cpu_s = {fetch_bytes: CpuSeconds(processes) for fetch_bytes in by_consumer}
+        kinds = [(MIB, False), (MIB, True), (CONSUMER_BYTES, False)]
+        by_consumer: list[list[float]] = [[] for _ in kinds]
+        consumer_cpu_s = [CpuSeconds(processes) for _ in kinds]
 
         def also() -> None:
             of_one_mib.append(catch_up(MIB))
-            for fetch_bytes, rates in by_consumer.items():
-                rates.append(consumer_cpu_s[fetch_bytes].of(consumed, fetch_bytes))
+            for kind, rates in enumerate(by_consumer):
+                rates.append(consumer_cpu_s[kind].of(consumed, kind))
 
         result = ratio(
             benchmark,
@@ -159,10 +161,13 @@ def _catch_up(benchmark: str, settings: Mapping[str, str]) -> Result:
             beside=also,
         )
         result.conditions["Fetch, 1 MiB each, MiB/s"] = statistics.median(of_one_mib)
-        for fetch_bytes, rates in by_consumer.items():
+        for (fetch_bytes, is_committed), rates, cpu in zip(
+            kinds, by_consumer, consumer_cpu_s, strict=True
+        ):
             what = f"Kafka's Fetch, {fetch_bytes // MIB} MiB each"
+            what += ", READ_COMMITTED" if is_committed else ""
             result.conditions[f"{what}, MiB/s"] = statistics.median(rates)
-            result.conditions[f"{what}, CPU s per GiB"] = consumer_cpu_s[fetch_bytes].per_gib(size)
+            result.conditions[f"{what}, CPU s per GiB"] = cpu.per_gib(size)
         result.conditions["CPU s per GiB"] = cpu_s.per_gib(size)
         return result
 
