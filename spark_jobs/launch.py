@@ -81,7 +81,10 @@ def launch(
                 report = _run(this, config, run_job, scratch)
         except (SweepError, RemoteStorageError):
             if this.document.exists():  # of the waves before
-                _hand_over(this, options.report, document)
+                try:
+                    _hand_over(this, options.report, document)
+                except SweepError as e:
+                    say(str(e))
             raise
         _hand_over(this, options.report, document)
         return report

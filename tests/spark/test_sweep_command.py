@@ -271,6 +271,38 @@ def test_a_report_that_cannot_be_written_at_the_end_is_kept(tier: Tier, tmp_path
     kept.unlink()
 
 
+def test_a_failed_sweep_whose_report_cannot_be_written_says_both(
+    tier: Tier, tmp_path: Path
+) -> None:
+    [tp] = a_topic()
+    tier.fill(tp, 5)
+    tier.report(tp, 5)
+    tier.settings(tp.topic_id, BY_TIME)
+    rsm, rlmm = tier.rsm_process.address, tier.rlmm_process.address
+    report = tmp_path / "reports" / "report.json"
+    report.parent.mkdir()
+    options = SweepOptions(
+        rsm, rlmm, topics=(tp.topic,), apply=True, wave_segments=2, retry_for_s=0.1,
+        engine=EngineName.LOCAL, report=report,
+    )  # fmt: skip
+    said: list[str] = []
+
+    def fail_in_second_wave(line: str) -> None:
+        said.append(line)
+        if line == "marking" and said.count(line) == 2:
+            tier.rlmm_process.kill()
+            report.parent.rename(tmp_path / "away")
+
+    config = retention_sweep.Config(options)
+    with pytest.raises(SweepError, match=rlmm):
+        launch.launch(retention_sweep.JOB, config, retention_sweep.run, fail_in_second_wave, None)
+    tier.rlmm_process.start()
+    assert said[-1].startswith(f"{report}: No such file or directory; the report is in ")
+    kept = Path(said[-1].rpartition("the report is in ")[2])
+    assert json.loads(kept.read_text())["outcome"] == "FAILED"
+    kept.unlink()
+
+
 def cli_defaults(name: str) -> dict[str, Any]:
     group = typer.main.get_command(sweep_commands)
     found = group.commands[name]  # type: ignore[attr-defined]
