@@ -13,7 +13,6 @@ from services.api.remote_log_manager import (
     FetchPartition,
     FetchRequest,
 )
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
 from services.rlm.fetch.chunk_cache import ChunkLimits
 from services.rlm.fetch.segment_reader import RemoteReadLimits
@@ -25,8 +24,6 @@ from tests.harness.tier import SmallTier
 from tests.harness.troubled_managers import SilentRlmm
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
 
-DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
-DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 OUT_OF_RANGE = FetchError.OFFSET_OUT_OF_RANGE
 SWEEP = MutationContext(reason="sweep", retention_owner=RetentionOwner.SWEEP)
 
@@ -57,14 +54,6 @@ def rlm(stack: Stack, files: PartitionFiles, rlmm: Any) -> BrokerRemoteLogManage
     assert read(rlm, 0) == b"".join(batch(base, 5) for base in (0, 5, 10, 15))
     assert rlmm.lists == 1
     return rlm
-
-
-def delete(stack: Stack, metadata: RemoteLogSegmentMetadata) -> None:
-    """Delete a segment as another process does."""
-    tier = SmallTier(stack.rsm, stack.rlmm)
-    tier.move(metadata, DELETING)
-    stack.rsm.delete_log_segment_data(metadata)
-    tier.move(metadata, DELETED)
 
 
 def first_batch(rlm: BrokerRemoteLogManager, offset: int) -> bytes | FetchError:
@@ -125,7 +114,7 @@ def test_a_segment_that_was_deleted_elsewhere_is_out_of_range(
 ) -> None:
     first, _ = stack.segments()
     stack.rlmm.raise_log_start_offset(NAME, 10, SWEEP)
-    delete(stack, first)
+    SmallTier(stack.rsm, stack.rlmm).delete(first)
     parts: list[FetchPart] = fetch(rlm, 5, max_bytes=1)
     assert [(p.error, p.log_start_offset) for p in parts] == [(OUT_OF_RANGE, 10)]
     assert first_batch(rlm, 10) == batch(10, 5)
@@ -136,7 +125,7 @@ def test_a_segment_that_another_one_replaced_is_read_from_that(
 ) -> None:
     """OFFSET_OUT_OF_RANGE would let a consumer begin again at an end of the log."""
     first, _ = stack.segments()
-    delete(stack, first)
+    SmallTier(stack.rsm, stack.rlmm).delete(first)
     stack.ship(log_dir)
     assert first.remote_log_segment_id not in {s.remote_log_segment_id for s in stack.segments()}
     assert first_batch(rlm, 5) == batch(5, 5)
@@ -146,7 +135,7 @@ def test_a_read_goes_on_in_a_segment_that_replaced_the_next_one(
     stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager
 ) -> None:
     _, second = stack.segments()
-    delete(stack, second)
+    SmallTier(stack.rsm, stack.rlmm).delete(second)
     stack.ship(log_dir)
     assert read(rlm, 0) == b"".join(batch(base, 5) for base in (0, 5, 10, 15))
 

@@ -12,7 +12,7 @@ from services.api.offset_queries import OffsetQueries, OffsetQuery, SpecialTime
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_manager import AbortedTransaction, FetchError, FetchPart
 from services.api.remote_storage_manager import IndexType
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.segments import RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
 from services.records.index_files import AbortedTxn
 from services.rlm.fetch.segment_reader import RemoteReadLimits
@@ -32,8 +32,6 @@ from tests.unit.rlm.kafka_bytes import (
     marker,
 )
 
-DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
-DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 SWEEP = MutationContext(reason="sweep", retention_owner=RetentionOwner.SWEEP)
 ABORTED = (AbortedTransaction(1, 9),)
 LIMITS = RlmLimits(read=RemoteReadLimits(wait_s=60.0, recent_s=60.0))
@@ -84,15 +82,6 @@ def committed(rlm: BrokerRemoteLogManager, offset: int, max_bytes: int = 1) -> F
     return part
 
 
-def delete(stack: Stack, segments: list[RemoteLogSegmentMetadata]) -> None:
-    """Delete segments as another process does."""
-    tier = SmallTier(stack.rsm, stack.rlmm)
-    for segment in segments:
-        tier.move(segment, DELETING)
-        stack.rsm.delete_log_segment_data(segment)
-        tier.move(segment, DELETED)
-
-
 def move_partition(stack: Stack, state: RemotePartitionDeleteState) -> None:
     metadata = RemotePartitionDeleteMetadata(NAME, state, now_ms(), 1)
     stack.rlmm.put_remote_partition_delete_metadata(metadata)
@@ -119,7 +108,7 @@ def test_a_search_that_comes_after_the_deletion_refuses_the_records(
 ) -> None:
     """RLM has the records in memory, but the index that names their abort is gone."""
     stack.rlmm.raise_log_start_offset(NAME, 9, SWEEP)
-    delete(stack, stack.segments())
+    SmallTier(stack.rsm, stack.rlmm).delete(*stack.segments())
     part = committed(rlm, 0, EVERYTHING)
     assert (part.error, part.record_batches) == (FetchError.OFFSET_OUT_OF_RANGE, b"")
     assert "offsets 0 to 8 were deleted during the read" in part.error_message
@@ -130,7 +119,7 @@ def test_a_search_of_before_the_deletion_names_what_it_found(
 ) -> None:
     assert committed(rlm, 1).aborted_transactions == ABORTED
     stack.rlmm.raise_log_start_offset(NAME, 9, SWEEP)
-    delete(stack, stack.segments())
+    SmallTier(stack.rsm, stack.rlmm).delete(*stack.segments())
     assert committed(rlm, 2).aborted_transactions == ABORTED
 
 
@@ -150,8 +139,9 @@ def test_a_search_finds_the_index_that_replaced_another(
     )
     indexes = {**Files(b"").indexes, IndexType.TRANSACTION: entries}
     content = Files(files.file(5, ".log").read_bytes(), indexes)
-    SmallTier(stack.rsm, stack.rlmm).copy(again, content)
-    delete(stack, [copied])
+    tier = SmallTier(stack.rsm, stack.rlmm)
+    tier.copy(again, content)
+    tier.delete(copied)
     assert committed(rlm, 1).aborted_transactions == ABORTED
 
 
@@ -160,7 +150,7 @@ def test_a_topic_that_was_deleted_has_no_committed_records(
 ) -> None:
     move_partition(stack, RemotePartitionDeleteState.DELETE_PARTITION_MARKED)
     move_partition(stack, RemotePartitionDeleteState.DELETE_PARTITION_STARTED)
-    delete(stack, stack.segments())
+    SmallTier(stack.rsm, stack.rlmm).delete(*stack.segments())
     move_partition(stack, RemotePartitionDeleteState.DELETE_PARTITION_FINISHED)
     part = committed(rlm, 0, EVERYTHING)
     assert (part.error, part.record_batches) == (FetchError.UNKNOWN_TOPIC_ID, b"")
@@ -170,7 +160,7 @@ def test_a_stable_offset_that_was_deleted_is_found_again(stack: Stack, rlmm: Any
     """The newest segment has it."""
     rlm = stack.rlm(rlmm=rlmm, limits=LIMITS)
     assert isinstance(read(rlm, 0), bytes)
-    delete(stack, stack.segments()[2:])
+    SmallTier(stack.rsm, stack.rlmm).delete(*stack.segments()[2:])
     part = committed(rlm, 0, EVERYTHING)
     assert (part.error, part.last_stable_offset) == (FetchError.NONE, 1)
     assert part.record_batches == batch(0)

@@ -121,6 +121,13 @@ class SmallTier:
         [outcome] = self.rlmm.report_partition_state([PartitionReport(tp, **values)])
         assert not isinstance(outcome, Exception), outcome
 
+    def delete(self, *segments: RemoteLogSegmentMetadata) -> None:
+        """Delete finished segments, as one process deletes what another has read."""
+        for each in segments:
+            self.move(each, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+            self.rsm.delete_log_segment_data(each)
+            self.move(each, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+
     def settings(self, topic_id: UUID, entries: Mapping[str, str]) -> None:
         """Replace a topic's settings; the sweep enforces its retention."""
         self.rlmm.put_topic_config(topic_id, {**SWEPT, **entries})
