@@ -1,5 +1,6 @@
 """Test committed reads by metadata of a moment ago: no aborted record may seem committed."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,31 @@ from services.api.calls import MutationContext
 from services.api.ids import RemoteLogSegmentId, random_uuid
 from services.api.offset_queries import OffsetQueries, OffsetQuery, SpecialTime
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.remote_log_manager import AbortedTransaction, FetchError, FetchPart
+from services.api.remote_log_manager import (
+    AbortedTransaction,
+    FetchError,
+    FetchPart,
+    FetchPartition,
+    FetchRequest,
+)
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
 from services.records.index_files import AbortedTxn
-from services.rlm.fetch.segment_reader import RemoteReadLimits
+from services.records.runs import BatchRun
+from services.rlm.fetch.segment_reader import RemoteReadLimits, local_runs
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.committed_reads import READ_COMMITTED
 from tests.harness.eventually import eventually
-from tests.harness.ship_stack import EVERYTHING, Stack, fetch, lose_rolled_segments, read
+from tests.harness.ship_stack import (
+    EVERYTHING,
+    Stack,
+    fetch,
+    fetch_once,
+    lose_rolled_segments,
+    read,
+)
 from tests.harness.tier import SmallTier, now_ms
 from tests.harness.troubled_managers import SilentRlmm
 from tests.unit.rlm.kafka_bytes import (
@@ -28,8 +43,10 @@ from tests.unit.rlm.kafka_bytes import (
     NAME,
     PartitionFiles,
     batch,
+    high_watermarks,
     in_transaction,
     marker,
+    producer_snapshot,
 )
 
 SWEEP = MutationContext(reason="sweep", retention_owner=RetentionOwner.SWEEP)
@@ -123,26 +140,85 @@ def test_a_search_of_before_the_deletion_names_what_it_found(
     assert committed(rlm, 2).aborted_transactions == ABORTED
 
 
-def test_a_search_finds_the_index_that_replaced_another(
-    stack: Stack, files: PartitionFiles, rlmm: Any
-) -> None:
-    limits = RlmLimits(read=RemoteReadLimits(wait_s=60.0, recent_s=60.0), index_memory_bytes=0)
-    rlm = stack.rlm(rlmm=rlmm, limits=limits)
-    assert committed(rlm, 1).aborted_transactions == ABORTED
-    copied = stack.segments()[2]
-    entries = files.file(5, ".txnindex").read_bytes()
+def replace_segment(stack: Stack, files: PartitionFiles, start_offset: int) -> None:
+    """Copy a segment once more, then delete the first copy."""
+    (copied,) = (each for each in stack.segments() if each.start_offset == start_offset)
     again = replace(
         copied,
         remote_log_segment_id=RemoteLogSegmentId(NAME, random_uuid()),
         state=RemoteLogSegmentState.COPY_SEGMENT_STARTED,
         custom_metadata=None,
     )
-    indexes = {**Files(b"").indexes, IndexType.TRANSACTION: entries}
-    content = Files(files.file(5, ".log").read_bytes(), indexes)
+    transactions = files.file(start_offset, ".txnindex")
+    indexes = {
+        IndexType.OFFSET: b"",
+        IndexType.TIMESTAMP: b"",
+        IndexType.PRODUCER_SNAPSHOT: producer_snapshot(),
+        IndexType.LEADER_EPOCH: b"0\n1\n0 0\n",
+    }
+    if transactions.exists():
+        indexes[IndexType.TRANSACTION] = transactions.read_bytes()
     tier = SmallTier(stack.rsm, stack.rlmm)
-    tier.copy(again, content)
+    tier.copy(again, Files(files.file(start_offset, ".log").read_bytes(), indexes))
     tier.delete(copied)
+
+
+NO_INDEXES = RlmLimits(read=RemoteReadLimits(wait_s=60.0, recent_s=60.0), index_memory_bytes=0)
+
+
+def test_a_search_finds_the_index_that_replaced_another(
+    stack: Stack, files: PartitionFiles, rlmm: Any
+) -> None:
+    rlm = stack.rlm(rlmm=rlmm, limits=NO_INDEXES)
     assert committed(rlm, 1).aborted_transactions == ABORTED
+    replace_segment(stack, files, 5)
+    assert committed(rlm, 1).aborted_transactions == ABORTED
+
+
+def test_an_index_that_is_replaced_while_the_client_is_slow_is_found(
+    stack: Stack, log_dir: Path
+) -> None:
+    """The read began before: the tier is not read again for its later parts."""
+    files = PartitionFiles(log_dir)
+    files.segment(0, [batch(0, payload=b"x" * 40_000)])
+    files.snapshot(1)
+    files.segment(1, [in_transaction(1, 8), marker(2, 8, ABORT)])
+    files.file(1, ".txnindex").write_bytes(AbortedTxn(8, 1, 2, 3).to_bytes())
+    files.snapshot(3, {9: 3})
+    files.segment(3, [in_transaction(3, 9)])
+    files.snapshot(4, {9: 3})
+    files.segment(4, [marker(4, 9, ABORT), batch(5)])
+    files.file(4, ".txnindex").write_bytes(AbortedTxn(9, 3, 4, 6).to_bytes())
+    for offset in (6, 7):
+        files.snapshot(offset)
+        files.segment(offset, [batch(offset)])
+    stack.ship(log_dir)
+    reads = RemoteReadLimits(wait_s=60.0, recent_s=0.0)
+    rlm = stack.rlm(limits=RlmLimits(read=reads, index_memory_bytes=0))
+    assert committed(rlm, 3).aborted_transactions == (AbortedTransaction(3, 9),)
+    wanted = FetchPartition(NAME, 0, EVERYTHING)
+    parts = rlm.fetch(FetchRequest((wanted,), EVERYTHING, READ_COMMITTED))
+    assert next(parts).record_batches == batch(0, payload=b"x" * 40_000)
+    replace_segment(stack, files, 4)
+    rest = list(parts)
+    assert in_transaction(3, 9) in b"".join(part.record_batches for part in rest)
+    named = {each for part in rest for each in part.aborted_transactions}
+    assert named == {AbortedTransaction(1, 8), AbortedTransaction(3, 9)}
+
+
+@pytest.mark.parametrize("beside", [0, 1])
+def test_the_leader_epochs_of_a_segment_that_was_replaced_are_found_again(
+    stack: Stack, files: PartitionFiles, beside: int
+) -> None:
+    """RLM knows the newest segment, but has read nothing but its snapshot."""
+    rlm = stack.rlm(limits=LIMITS)
+    fetch(rlm, 0, max_bytes=1)
+    committed(rlm, 9)
+    replace_segment(stack, files, 8)
+    others = [FetchPartition(replace(NAME, topic_id=random_uuid()), 0, 1)] * beside
+    wanted = (FetchPartition(NAME, 0, EVERYTHING), *others)
+    part, *_ = rlm.fetch(FetchRequest(wanted, EVERYTHING, READ_COMMITTED))
+    assert (part.error, part.aborted_transactions) == (FetchError.NONE, ABORTED)
 
 
 def test_a_topic_that_was_deleted_has_no_committed_records(
@@ -188,3 +264,37 @@ def test_a_segment_that_left_the_log_since_is_looked_for_in_the_tier(
     assert (part.error, part.record_batches) == (FetchError.TIERED_STORAGE_NOT_AVAILABLE, b"")
     rlmm.is_silent = False
     assert eventually(lambda: committed(rlm, 1).aborted_transactions) == ABORTED
+
+
+def test_segments_that_leave_the_log_during_a_read_are_not_searched_without_rlmm(
+    stack: Stack, log_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records that were read stay with the reader only if their abort can be named."""
+    files = PartitionFiles(log_dir)
+    files.segment(0, [batch(0), batch(1), batch(2)])
+    files.snapshot(3)
+    files.segment(3, [in_transaction(3, 9), batch(4)])
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    rlmm: Any = SilentRlmm(stack.rlmm)
+    limits = RlmLimits(read=RemoteReadLimits(wait_s=0.5, stale_s=0.0))
+    rlm = stack.rlm(log_dir, rlmm=rlmm, limits=limits)
+    assert isinstance(read(rlm, 0), bytes)  # The tier ends at 3.
+    files.snapshot(5, {9: 3})
+    files.segment(5, [marker(5, 9, ABORT), batch(6)])
+    files.file(5, ".txnindex").write_bytes(AbortedTxn(9, 3, 5, 6).to_bytes())
+    files.snapshot(7)
+    files.segment(7, [batch(7)])
+    high_watermarks(log_dir, {("t", 0): 8})
+    assert committed(rlm, 3, EVERYTHING).aborted_transactions == (AbortedTransaction(3, 9),)
+
+    def vanishing_runs(log: Any, segment: Any, *rest: Any) -> Iterator[BatchRun]:
+        yield from local_runs(log, segment, *rest)
+        if segment.base_offset == 3:
+            stack.ship(log_dir)
+            lose_rolled_segments(log_dir)
+            rlmm.is_silent = True
+
+    monkeypatch.setattr("services.rlm.fetch.partition_fetch.local_runs", vanishing_runs)
+    (part,) = fetch_once(rlm, 3, isolation=READ_COMMITTED)
+    assert (part.error, part.record_batches) == (FetchError.TIERED_STORAGE_NOT_AVAILABLE, b"")

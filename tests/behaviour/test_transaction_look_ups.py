@@ -91,3 +91,22 @@ def test_many_searches_of_one_partition_are_bounded(stack: Stack) -> None:
     assert rlmm.searches == 300
     look_ups.next_with_transactions(tp, 0, 0, revision)
     assert rlmm.searches == 301
+
+
+def test_searches_of_all_partitions_are_bounded_and_the_last_used_stay(stack: Stack) -> None:
+    tps = a_topic(partitions=3)
+    tier = SmallTier(stack.rsm, stack.rlmm)
+    for tp in tps:
+        tier.copy(segment(tp, 0))
+    rlmm: Any = SilentRlmm(stack.rlmm)
+    look_ups = SegmentLookUps(rlmm, max_searches=2)
+
+    def ask(tp: TopicIdPartition) -> int:
+        """Return how often RLMM was asked."""
+        before = rlmm.searches
+        look_ups.next_with_transactions(tp, 0, 0, stack.rlmm.partition_state(tp).revision)
+        return int(rlmm.searches - before)
+
+    first, second, third = tps
+    assert [ask(tp) for tp in (first, second, first, third)] == [1, 1, 0, 1]
+    assert [ask(tp) for tp in (first, third, second)] == [0, 0, 1]

@@ -96,9 +96,7 @@ class IndexEntries:
         while offset < end_offset:
             find = partial(remote.aborted_transactions, name, lineage, offset, end_offset, revision)
             found = view.ask(find)
-            if found.is_missing:
-                view.require_present_tier()
-            self.is_changed |= found.is_changed or found.is_missing
+            self.is_changed |= found.is_changed
             yield from found.entries
             if found.next_offset is None:
                 return

@@ -89,7 +89,7 @@ class PartitionBudget:
 _ATTEMPTS = 3
 
 _INDEX_IS_GONE = (SegmentVanishedError, RecentTierError)
-"""The errors if a transaction index may have been deleted after the log or the tier was read."""
+"""The errors if what the search needs was deleted after the log or the tier was read."""
 
 DECIDED_BY_TIER = (
     UnknownPartitionError,

@@ -93,8 +93,8 @@ class Bounds:
         return self.high_watermark
 
 
-class RecentTierError(Exception):
-    """The error if the tier has to be read, because what was read a moment ago does not do."""
+class RecentTierError(RetriableRemoteStorageError):
+    """The error if a segment is gone of a tier that was read a moment ago: read it again."""
 
 
 class PartitionView:
@@ -135,6 +135,7 @@ class PartitionView:
         self.wait = wait or TierWait(remote.wait_s)
         self.tier_age_s: float | None = None
         self.tier_is_recent = False
+        self._tier_is_later_than_log = False
 
     @contextmanager
     def remote_slot(self) -> Iterator[None]:
@@ -314,6 +315,7 @@ class PartitionView:
     def read_log(self) -> None:
         """Read the log's present state."""
         local = self.partition.role.local
+        self._tier_is_later_than_log = False
         self.log = local.read() if local else None
 
     def _use_recent(self, offset: int, isolation: IsolationLevel) -> bool:
@@ -336,31 +338,15 @@ class PartitionView:
         return self.log is None or tier.end_offset >= self.log.segments[0].base_offset
 
     def require_complete_tier(self) -> None:
-        """Check that a tier that is shown while RLMM is unreachable reaches the log.
+        """Check that a tier that was read before the log reaches it, if RLMM is unreachable.
 
         Raises:
             RetriableRemoteStorageError: if it does not.
         """
-        if self.tier_age_s is not None and not self._reaches_log(self.tier):
+        if not self._tier_is_later_than_log and not self._reaches_log(self.tier):
             raise RetriableRemoteStorageError(
                 f"{self.partition.topic_id_partition}: segments may have been copied and deleted "
                 "here since RLMM could be reached, and their transactions are not known; retry"
-            )
-
-    def require_present_tier(self) -> None:
-        """Check that the tier was read for this request.
-
-        Raises:
-            RecentTierError: if it was read a moment ago.
-            RetriableRemoteStorageError: if RLMM is unreachable.
-        """
-        name = self.partition.topic_id_partition
-        if self.tier_is_recent:
-            raise RecentTierError(f"{name}: RLMM was not read for this request")
-        if self.tier_age_s is not None:
-            raise RetriableRemoteStorageError(
-                f"{name}: the store has no transaction index of a segment, which may have been "
-                "deleted since RLMM could be reached; retry"
             )
 
     def read_tier_always(self) -> None:
@@ -375,7 +361,7 @@ class PartitionView:
             RetriableRemoteStorageError: if RLMM is unreachable.
         """
         listed = ListedSegments(offset)
-        self.tier_is_recent = False
+        self.tier_is_recent = self._tier_is_later_than_log = False
         state = self.partition.tier
         try:
             self.tier, self.tier_age_s = self.ask(
@@ -385,6 +371,7 @@ class PartitionView:
             )
         except InvalidRequestError as e:
             raise UnknownPartitionError(str(e)) from e
+        self._tier_is_later_than_log = self.tier_age_s is None
         if self.tier.revision is not None:
             for segment in listed.found():
                 name = self.partition.topic_id_partition
@@ -453,7 +440,12 @@ class PartitionView:
             if self.tier.newest is None:
                 self.refresh_tier()
             local = self.log.lineage if self.log else Lineage()
-            return self.ask(lambda: self.partition.tier.lineage.merged(self.tier, local))
+            try:
+                return self.ask(lambda: self.partition.tier.lineage.merged(self.tier, local))
+            except RemoteResourceNotFoundError as e:
+                if not self.tier_is_recent:
+                    raise
+                raise RecentTierError(str(e)) from e
 
     def check_leader_epoch(self, epoch: int | None) -> None:
         """Check the leader epoch that a reader knows; None passes (KIP-320).

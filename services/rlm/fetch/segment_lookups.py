@@ -13,20 +13,26 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 
 _PARTITIONS = 1024
 _SEGMENTS = 16
-_TRANSACTION_SEARCHES = 256
+_SEARCHES = 256
 """The most that are remembered: partitions, and segments and searches of each."""
 
 
 class SegmentLookUps:
-    """Look up segments. Thread-safe."""
+    """Look up segments. Thread-safe.
 
-    def __init__(self, rlmm: RemoteLogMetadataManager) -> None:
+    Args:
+        max_searches: that are remembered of all partitions, the last used ones.
+    """
+
+    def __init__(self, rlmm: RemoteLogMetadataManager, max_searches: int = 16 * 1024) -> None:
         self._rlmm = rlmm
+        self._max_searches = max_searches
         self._lock = threading.Lock()
         self._found: OrderedDict[TopicIdPartition, tuple[int, deque[RemoteLogSegmentMetadata]]] = (
             OrderedDict()
         )
-        self._with_transactions: OrderedDict[TopicIdPartition, _TransactionSearches] = OrderedDict()
+        self._searches: OrderedDict[TopicIdPartition, _TransactionSearches] = OrderedDict()
+        self._all_searches = 0
 
     def find(
         self, name: TopicIdPartition, epoch: int, offset: int, revision: int | None = None
@@ -87,21 +93,29 @@ class SegmentLookUps:
             RetriableRemoteStorageError: if RLMM or its database is unreachable.
         """
         with self._lock:
-            seen = self._with_transactions.get(name)
+            seen = self._searches.get(name)
             if seen is not None and seen.revision == revision:
+                self._searches.move_to_end(name)
                 for from_offset, segment in seen.found.get(epoch, ()):
                     if from_offset <= offset and (segment is None or offset <= segment.end_offset):
                         return AtRevision(segment, seen.revision)
         answer = self._rlmm.next_segment_with_txn_index(name, epoch, offset)
         with self._lock:
-            seen = self._with_transactions.pop(name, None)
-            if seen is None or seen.revision != answer.revision or seen.is_full:
-                seen = _TransactionSearches(answer.revision)
-            seen.add(epoch, offset, answer.value)
-            self._with_transactions[name] = seen
-            if len(self._with_transactions) > _PARTITIONS:
-                self._with_transactions.popitem(last=False)
+            seen = self._searches.get(name)
+            if seen is None or seen.revision != answer.revision or seen.count >= _SEARCHES:
+                self._forget_searches(name)
+                self._searches[name] = seen = _TransactionSearches(answer.revision)
+            seen.found.setdefault(epoch, []).append((offset, answer.value))
+            seen.count += 1
+            self._all_searches += 1
+            self._searches.move_to_end(name)
+            while self._all_searches > self._max_searches:
+                self._forget_searches(next(iter(self._searches)))
         return answer
+
+    def _forget_searches(self, name: TopicIdPartition) -> None:
+        seen = self._searches.pop(name, None)
+        self._all_searches -= seen.count if seen is not None else 0
 
     def _remembered(
         self, name: TopicIdPartition, epoch: int, offset: int, revision: int | None
@@ -127,14 +141,6 @@ class _TransactionSearches:
         default_factory=dict
     )
     count: int = 0
-
-    @property
-    def is_full(self) -> bool:
-        return self.count >= _TRANSACTION_SEARCHES
-
-    def add(self, epoch: int, from_offset: int, segment: RemoteLogSegmentMetadata | None) -> None:
-        self.found.setdefault(epoch, []).append((from_offset, segment))
-        self.count += 1
 
 
 class ListedSegments:

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -143,14 +144,11 @@ class FoundTransactions(NamedTuple):
         next_offset: at which to continue; None if no segment that begins before the end of the
             search has an index.
         is_changed: RLMM answered for another revision of the partition than that which was read.
-        is_missing: the store has no index, though the metadata does not say so: there is none, as
-            in Kafka, or the segment was deleted.
     """
 
     entries: tuple[AbortedTxn, ...]
     next_offset: int | None
     is_changed: bool
-    is_missing: bool = False
 
 
 class RemoteSegmentReader:
@@ -340,30 +338,53 @@ class RemoteSegmentReader:
         Raises:
             CorruptSegmentError, RetriableRemoteStorageError: if the index cannot be read.
         """
-        is_changed, segment = False, None
-        for epoch in lineage.between(offset, end_offset):
-            try:
-                answer = self.lookups.next_with_transactions(
-                    name, epoch.leader_epoch, epoch.start_offset, revision
-                )
-            except RemoteResourceNotFoundError:  # The partition was deleted.
-                is_changed = True
-                break
-            is_changed |= answer.revision != revision
-            segment = answer.value
-            if segment is not None:
-                break
+        find = partial(self._next_index, name, lineage, offset, end_offset)
+        segment, index, revisions = find(revision)
+        missing: RemoteLogSegmentMetadata | None = None
+        while segment is not None and not (index or segment.txn_idx_empty or segment == missing):
+            # There is none, as in Kafka, or the segment was deleted: RLMM shows which, if it is
+            # asked after the store.
+            missing = segment
+            segment, index, others = find(None)
+            revisions |= others
+        is_changed = revision is None or bool(revisions - {revision})
         if segment is None:
             return FoundTransactions((), None, is_changed)
-        index = self._cache.index(segment, IndexType.TRANSACTION)
         ranges = list(EpochRanges(lineage).of(segment))
         found = tuple(
             entry
             for entry in parse_aborted_txns(index)
             if any(max(first, offset) <= entry.last_offset <= last for first, last in ranges)
         )
-        is_missing = not index and not segment.txn_idx_empty
-        return FoundTransactions(found, max(segment.end_offset, offset) + 1, is_changed, is_missing)
+        return FoundTransactions(found, max(segment.end_offset, offset) + 1, is_changed)
+
+    def _next_index(
+        self,
+        name: TopicIdPartition,
+        lineage: Lineage,
+        offset: int,
+        end_offset: int,
+        revision: int | None,
+    ) -> tuple[RemoteLogSegmentMetadata | None, bytes, set[int | None]]:
+        """Find the next segment with a transaction index, and read that.
+
+        Returns:
+            The segment, its index, which is empty if the store has none, and the revisions of the
+            partition at which RLMM answered; None if it does not know the partition any more.
+        """
+        revisions: set[int | None] = set()
+        for epoch in lineage.between(offset, end_offset):
+            try:
+                answer = self.lookups.next_with_transactions(
+                    name, epoch.leader_epoch, epoch.start_offset, revision
+                )
+            except RemoteResourceNotFoundError:
+                return None, b"", revisions | {None}
+            revisions.add(answer.revision)
+            if answer.value is not None:
+                index = self._cache.index(answer.value, IndexType.TRANSACTION)
+                return answer.value, index, revisions
+        return None, b"", revisions
 
     def acquire_slot(self, wait: TierWait | None = None) -> Slot:
         """Wait for one of the slots for remote reads.
