@@ -16,6 +16,7 @@ from services.rlm.fetch.partition_view import (
     MovedToTierError,
     NotServedHereError,
     OffsetOutOfRangeError,
+    RecentTierError,
     UnknownLeaderEpochError,
     UnknownPartitionError,
 )
@@ -30,6 +31,7 @@ PARTITION_FAILURES = (
     MovedToTierError,
     FencedReaderError,
     UnknownLeaderEpochError,
+    RecentTierError,
     ReadTimeoutError,
     ReadThrottledError,
     LostSegmentError,
@@ -48,7 +50,10 @@ _NAMES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], FetchError], 
     ((FencedReaderError, FencedLeaderEpochError), FetchError.FENCED_LEADER_EPOCH),
     (UnknownLeaderEpochError, FetchError.UNKNOWN_LEADER_EPOCH),
     (RETRIABLE_ERRORS, FetchError.TIERED_STORAGE_NOT_AVAILABLE),
-    ((ReadTimeoutError, ReadThrottledError), FetchError.TIERED_STORAGE_NOT_AVAILABLE),
+    (
+        (ReadTimeoutError, ReadThrottledError, RecentTierError),
+        FetchError.TIERED_STORAGE_NOT_AVAILABLE,
+    ),
     ((DamagedLogError, CorruptSegmentError), FetchError.CORRUPT_MESSAGE),
     (DeletionRefusedError, FetchError.POLICY_VIOLATION),
     # A leader-epoch index: the offset exists, so the error must not be OFFSET_OUT_OF_RANGE.

@@ -98,6 +98,7 @@ DECIDED_BY_TIER = (
     FencedReaderError,
     UnknownLeaderEpochError,
     LostSegmentError,
+    RecentTierError,
 )
 """The errors that the tier's state decides, so that RLMM has to be read for them."""
 

@@ -93,8 +93,11 @@ class Bounds:
         return self.high_watermark
 
 
-class RecentTierError(RetriableRemoteStorageError):
-    """The error if a segment is gone of a tier that was read a moment ago: read it again."""
+class RecentTierError(Exception):
+    """The error if a segment is gone of a tier that was read a moment ago: read it again.
+
+    It is not of the tree of errors that services send.
+    """
 
 
 class PartitionView:
