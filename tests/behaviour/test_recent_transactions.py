@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from services.api.calls import MutationContext
+from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import RemoteLogSegmentId, random_uuid
 from services.api.offset_queries import OffsetQueries, OffsetQuery, SpecialTime
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
@@ -28,6 +29,7 @@ from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.committed_reads import READ_COMMITTED
 from tests.harness.eventually import eventually
+from tests.harness.one_partition import TroubledPartition
 from tests.harness.ship_stack import (
     EVERYTHING,
     Stack,
@@ -154,7 +156,7 @@ def replace_segment(stack: Stack, files: PartitionFiles, start_offset: int) -> N
         IndexType.OFFSET: b"",
         IndexType.TIMESTAMP: b"",
         IndexType.PRODUCER_SNAPSHOT: producer_snapshot(),
-        IndexType.LEADER_EPOCH: b"0\n1\n0 0\n",
+        IndexType.LEADER_EPOCH: (files.path / "leader-epoch-checkpoint").read_bytes(),
     }
     if transactions.exists():
         indexes[IndexType.TRANSACTION] = transactions.read_bytes()
@@ -219,6 +221,31 @@ def test_the_leader_epochs_of_a_segment_that_was_replaced_are_found_again(
     wanted = (FetchPartition(NAME, 0, EVERYTHING), *others)
     part, *_ = rlm.fetch(FetchRequest(wanted, EVERYTHING, READ_COMMITTED))
     assert (part.error, part.aborted_transactions) == (FetchError.NONE, ABORTED)
+
+
+def test_any_read_finds_the_leader_epochs_of_a_segment_that_was_replaced(
+    stack: Stack, log_dir: Path
+) -> None:
+    """They were needed before, and RSM was away."""
+    files = PartitionFiles(log_dir)
+    files.epochs((0, 0), (1, 3))
+    for offset in (0, 3, 6):
+        files.segment(offset, [batch(offset, 3)])
+        files.snapshot(offset + 3)
+    stack.ship(log_dir)
+    is_away = True
+
+    def be_away() -> None:
+        if is_away:
+            raise RetriableRemoteStorageError("away")
+
+    rsm: Any = TroubledPartition(stack.rsm, NAME, frozenset({"fetch_index"}), be_away)
+    limits = RlmLimits(read=RemoteReadLimits(wait_s=1.0, recent_s=60.0))
+    rlm = stack.rlm(rsm=rsm, limits=limits)
+    assert fetch_once(rlm, 0)[0].record_batches == b""
+    replace_segment(stack, files, 3)
+    is_away = False
+    assert read(rlm, 0) == batch(0, 3) + batch(3, 3)
 
 
 def test_a_topic_that_was_deleted_has_no_committed_records(
