@@ -140,7 +140,7 @@ def fetch(
       0  all records were printed
       1  batches were skipped, each with its reason on standard error
       2  the partition is unknown, or a time is none
-      3  RLM or RLMM could not be reached, or the fetch failed
+      3  RLM or RLMM could not be reached, the fetch failed, or the output is full
     """
     skipped = 0
     is_marked = False

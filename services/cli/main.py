@@ -13,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from services.cli.security import choose_security
+from services.cli.standard_output import guard_standard_output
 
 # Maps each command to its file and the first sentence of its help. A file in another folder, which
 # imports from this one, has its whole name.
@@ -89,7 +90,13 @@ def main() -> None:
     # gRPC would print a line of its own beside our error when TLS is not agreed on.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
-        app()
+        guard_standard_output()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        sys.exit(1)  # as typer does: the reader has what it wants
     except Exception:
         from services.cli.output import print_traceback, reported
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from services.api.errors import InvalidRequestError, RemoteStorageError
+from services.cli.standard_output import OutputError
 from services.common.printable import json_line, printable
 
 if TYPE_CHECKING:
@@ -223,7 +224,8 @@ def _exit_code_of(error: Exception) -> int | None:
 
     if isinstance(error, InvalidRequestError | DataDirectoryError | ClusterError | LogDirError):
         return EXIT_USAGE
-    return EXIT_FAILED if isinstance(error, RemoteStorageError | ProcessError) else None
+    failures = RemoteStorageError | ProcessError | OutputError
+    return EXIT_FAILED if isinstance(error, failures) else None
 
 
 def _next_step(error: Exception) -> str:

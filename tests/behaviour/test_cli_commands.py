@@ -2,8 +2,10 @@
 
 import ast
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -46,6 +48,7 @@ def test_help_imports_no_library_and_no_service() -> None:
         "services.cli",
         "services.cli.main",
         "services.cli.security",
+        "services.cli.standard_output",
         "services.common",
         "services.common.client_security",
         "services.common.release",
@@ -111,3 +114,49 @@ def test_a_database_that_is_away_is_reported_in_one_line() -> None:
     assert line.startswith("sediment: 127.0.0.1:1/d: the metadata database cannot be used: ")
     assert "Connection refused" in line
     assert "hunter2" not in line
+
+
+@pytest.mark.parametrize("command", [("--help",), ("completion", "bash"), ("topics", "--help")])
+@pytest.mark.parametrize(
+    ("output", "reason"), [(">/dev/full", "No space left on device"), (">&-", "closed")]
+)
+def test_standard_output_that_takes_nothing_is_reported_in_one_line(
+    output: str, reason: str, command: tuple[str, ...]
+) -> None:
+    done = in_a_shell(f'"$@" {output}', *command)
+    assert (done.returncode, done.stderr.splitlines()) == (
+        3,
+        [f"sediment: standard output: {reason}; what was printed before is incomplete"],
+    )
+
+
+@pytest.mark.parametrize("errors", ["2>/dev/full", "2>&-"])
+def test_exit_code_does_not_depend_on_standard_error(errors: str) -> None:
+    assert in_a_shell(f'"$@" {errors}', "ship", "/nowhere").returncode == 2
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
+    done = in_a_shell('"$@" | true', "completion", "bash")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_characters_that_the_encoding_lacks_are_escaped(tmp_path: Path) -> None:
+    settings = tmp_path / "rsm.env"
+    settings.write_text("NO SETTING\n")
+    odd = settings.rename(tmp_path / "r\u00e9glages.env")
+    done = in_a_shell('PYTHONIOENCODING=ascii "$@" 2>&1', "config", "check", str(odd))
+    assert r"r\xe9glages.env" in done.stdout
+    assert (done.returncode, len(done.stdout.splitlines())) == (2, 1)
+
+
+def in_a_shell(script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run a script of the shell in which "$@" is the command with its arguments."""
+    command = [sys.executable, "-m", "services.cli", *arguments]
+    return subprocess.run(
+        ["bash", "-c", script, "bash", *command],
+        env={**os.environ, **own_environment({})},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )

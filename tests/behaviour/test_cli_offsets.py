@@ -2,6 +2,8 @@
 
 import base64
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from demos.stage import link_log_dir
 from services.api.ids import uuid_to_text
+from services.local.stack import own_environment
 from services.records.decode import RecordColumns, decode
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.servicer import RemoteLogManagerServicer
@@ -159,3 +162,24 @@ def test_a_format_that_kcat_has_not_is_named(address: str) -> None:
     done = run(address, "fetch", "--offset", 0, "-f", "%x")
     assert done.returncode == 2
     assert "'%x' is no token" in done.stderr
+
+
+@pytest.mark.parametrize("form", [(), ("-o", "json"), ("-f", "%o %s\n")])
+def test_fetch_into_a_full_disk_is_one_line(address: str, form: tuple[str, ...]) -> None:
+    name = f"{uuid_to_text(PAYMENTS.topic_id)}:payments-0"
+    options = [f"--rlm={address}", f"--rlmm={address}", "--offset=0", *form]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "services.cli", "fetch", name, *options],
+            env=own_environment({}),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        3,
+        "sediment: standard output: No space left on device; "
+        "what was printed before is incomplete\n",
+    )

@@ -1,0 +1,72 @@
+"""End a command in one line if its standard output is full or closed."""
+
+import io
+import os
+import sys
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+_STDOUT = 1
+
+
+class OutputError(OSError):
+    """Standard output takes no more bytes.
+
+    A BrokenPipeError is none of these: the reader has what it wants.
+    """
+
+    def __str__(self) -> str:
+        return f"standard output: {self.strerror}; what was printed before is incomplete"
+
+
+class _Output(io.FileIO):
+    """A descriptor that fails once and then drops what is written.
+
+    Python writes what is buffered again when it ends, and would print that failure, too. Standard
+    error only drops: there is no place left to report its failure.
+    """
+
+    _failed = False
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        if not self._failed:
+            try:
+                return super().write(data)
+            except OSError as e:
+                self._failed = True
+                if isinstance(e, BrokenPipeError):
+                    raise
+                if self.fileno() == _STDOUT:
+                    raise OutputError(e.errno, os.strerror(e.errno or 0)) from e
+        return memoryview(data).nbytes
+
+
+def guard_standard_output() -> None:
+    """Let each failed write to standard output raise OutputError.
+
+    A character that the encoding lacks is written as an escape, on standard error as well.
+
+    Raises:
+        OutputError: standard output is closed.
+    """
+    if sys.stdout is None:
+        # No file that is opened later may become descriptor 1.
+        os.open(os.devnull, os.O_WRONLY)
+        sys.stdout = io.StringIO()
+        raise OutputError(0, "closed")
+    sys.stdout = _guarded(sys.stdout)
+    if sys.stderr is not None:
+        sys.stderr = _guarded(sys.stderr)
+
+
+def _guarded(stream: TextIO) -> TextIO:
+    raw = _Output(stream.fileno(), "w", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        stream.encoding,
+        errors="backslashreplace",
+        line_buffering=stream.isatty() or stream is sys.stderr,
+    )
