@@ -140,7 +140,7 @@ _OTHERWISE_HERE = (
     ("quota RLM_COPY", "`rate(sediment_rlm_copied_bytes_total[1m])`"),
     (
         "ExpiresPerSec of DelayedRemoteFetchMetrics; size of the purgatory RemoteFetch",
-        "none: reads of the tier do not wait in a purgatory; "
+        "none: a read that runs out of its wait is answered without records and counted nowhere; "
         "`sediment_rlm_remote_log_reader_task_queue_size` is the number that wait for a thread, "
         "`sediment_rlm_delayed_fetches` that of fetches that wait for records",
     ),

@@ -4,9 +4,10 @@ from services.api.offset_queries import SpecialTime
 from services.api.remote_log_manager import IsolationLevel, RecordSource
 from services.client.consumer import AtTime, TierConsumer
 from services.client.records import ReadFailedError, Record, RecordKind, UnreadableBatchError
-from services.common.client_security import ClientSecurity
+from services.common.client_security import PLAINTEXT, ClientSecurity
 
 __all__ = [
+    "PLAINTEXT",
     "AtTime",
     "ClientSecurity",
     "IsolationLevel",

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from services.api.errors import RemoteResourceNotFoundError
+from services.api.errors import InvalidRequestError, RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
 from services.api.offset_queries import OffsetQueries, OffsetQuery, SpecialTime
 from services.api.remote_log_manager import FetchError, IsolationLevel, all_descriptions
 from services.client.records import ReadFailedError, ReadOptions, Record, decoded
-from services.common.client_security import PLAINTEXT, ClientSecurity
+from services.common.client_security import PLAINTEXT, ClientSecurity, other_machine
 from services.common.inflate import DEFAULT_LIMIT_BYTES
 from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
@@ -29,18 +29,29 @@ class AtTime:
 class TierConsumer:
     """A connection to an RLM, or to several of one tier. Not thread-safe.
 
-        with TierConsumer("rlm.example:9093") as consumer:
+        with TierConsumer("rlm.example:9093", ClientSecurity(ca, certificate, key)) as consumer:
             for record in consumer.records("payments", 0):
                 print(record.offset, record.key, record.value)
 
     Args:
         rlm: HOST:PORT, or several with commas between them.
-        security: certificates; plaintext by default.
+        security: certificates, or PLAINTEXT to send everything in the clear; by default plaintext
+            to this machine only.
+
+    Raises:
+        InvalidRequestError: `rlm` is another machine, and no security was chosen; or it is no
+            address.
     """
 
-    def __init__(self, rlm: str, security: ClientSecurity = PLAINTEXT) -> None:
+    def __init__(self, rlm: str, security: ClientSecurity | None = None) -> None:
+        other = other_machine(rlm)
+        if security is None and other is not None:
+            raise InvalidRequestError(
+                f"{other} is another machine, and no security was chosen; pass "
+                "ClientSecurity(ca=..., certificate=..., key=...), or PLAINTEXT if it serves that"
+            )
         self._opened = ExitStack()
-        channel = self._opened.enter_context(open_channel(rlm, security))
+        channel = self._opened.enter_context(open_channel(rlm, security or PLAINTEXT))
         self._rlm = RemoteLogManagerClient(channel, rlm)
 
     def __enter__(self) -> Self:

@@ -112,10 +112,10 @@ class SecurityOptions:
             InvalidRequestError: neither TLS nor plaintext was chosen, and a host is not this
                 machine.
         """
-        others = [each for each in each_address(address) if not _is_loopback(each)]
-        if not self.is_chosen and others:
+        other = other_machine(address)
+        if other is not None and not self.is_chosen:
             raise InvalidRequestError(
-                f"{others[0]} is another machine, and there are no TLS files; give --tls-ca "
+                f"{other} is another machine, and there are no TLS files; give --tls-ca "
                 f"({CA_VARIABLE}) with --tls-certificate and --tls-key or with --token-file, or "
                 f"--plaintext ({PLAINTEXT_VARIABLE}=true) if the services serve plaintext"
             )
@@ -147,6 +147,16 @@ def each_address(addresses: str) -> list[str]:
                 f"{each!r} is not HOST:PORT; write, for example, localhost:50051 or [::1]:50051"
             )
     return found
+
+
+def other_machine(addresses: str) -> str | None:
+    """Return the first of one HOST:PORT, or several with commas between, that is not this machine.
+
+    Raises:
+        InvalidRequestError: an address has no host or no port.
+    """
+    others = (each for each in each_address(addresses) if not _is_loopback(each))
+    return next(others, None)
 
 
 def _is_loopback(address: str) -> bool:

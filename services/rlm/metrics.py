@@ -267,8 +267,8 @@ REMOTE_FETCH_BYTES = TopicCounter(
 
 REMOTE_FETCH_ERRORS = TopicCounter(
     "sediment_rlm_remote_fetch_errors",
-    "Fetches of a partition that failed in the tier: RSM or RLMM was away, no reader thread "
-    "became free in time, or an object was lost or damaged (Kafka: RemoteFetchErrorsPerSec).",
+    "Fetches of a partition that failed in the tier: RSM or RLMM was away, or an object was "
+    "lost or damaged (Kafka: RemoteFetchErrorsPerSec). Not those that ran out of their wait.",
 )
 
 AUX_STATE_REQUESTS = TopicCounter(

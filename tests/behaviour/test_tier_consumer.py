@@ -16,10 +16,11 @@ from typing import Any
 import grpc
 import pytest
 
-from services.api.errors import RemoteResourceNotFoundError, ThrottledError
+from services.api.errors import InvalidRequestError, RemoteResourceNotFoundError, ThrottledError
 from services.api.ids import uuid_to_text
 from services.api.remote_log_manager import FetchPart, FetchRequest
 from services.client import (
+    PLAINTEXT,
     AtTime,
     IsolationLevel,
     ReadFailedError,
@@ -101,6 +102,13 @@ def test_records_come_from_the_tier_and_then_from_the_disk(consumer: TierConsume
         (2, b"k", b"two", RecordSource.LOCAL),
         (3, b"k", b"three", RecordSource.LOCAL),
     ]
+
+
+def test_another_machine_is_called_in_plaintext_by_choice_only(address: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"rlm\.example:9093 is another machine"):
+        TierConsumer(f"{address},rlm.example:9093")
+    with TierConsumer("rlm.example:9093", PLAINTEXT), TierConsumer(address) as made:
+        assert made.partitions("t")
 
 
 def test_places_to_start(consumer: TierConsumer) -> None:
