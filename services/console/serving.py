@@ -6,6 +6,7 @@ from services.api.errors import InvalidRequestError
 from services.common.client_security import ClientSecurity
 from services.common.console_settings import ConsoleSettings
 from services.common.reloaded_file import FileError
+from services.common.threads import end_process_with_threads
 from services.console.app import CHART_LIBRARY, create_app
 from services.console.server import http_server, listening_socket, open_tls, run, url_of
 from services.console.tier import ServiceAddresses, connected_tier
@@ -27,6 +28,7 @@ def serve_console(
     Raises:
         SystemExit: a file cannot be used, or the address cannot be listened on; names it.
     """
+    end_process_with_threads()
     if not CHART_LIBRARY.exists():
         raise SystemExit(
             f"the charting library {CHART_LIBRARY} is missing; "

@@ -11,6 +11,7 @@ from services.api.remote_log_manager import RemoteLogManager
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.cli.endpoints import Endpoint
 from services.common.client_security import ClientSecurity, each_address
+from services.common.threads import started_pool
 from services.console.cache import RecentAnswers
 from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
@@ -79,7 +80,7 @@ def connected_tier(
     """
     with ExitStack() as opened:
         # Ends after the channels: their end ends the calls that its threads wait for.
-        workers = opened.enter_context(ThreadPoolExecutor(_WORKERS, "console"))
+        workers = opened.enter_context(started_pool(_WORKERS, "console"))
 
         def channel_to(address: str) -> grpc.Channel:
             return opened.enter_context(open_channel(address, security_for(address)))

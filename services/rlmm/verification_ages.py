@@ -89,5 +89,7 @@ class VerificationAges:
                 _log.debug("cannot read when topics were verified", exc_info=True)
             except RemoteStorageError as e:
                 _log.warning("cannot read when topics were verified: %s", e)
+            except Exception:  # noqa: BLE001 - a boundary: without this thread the ages stand still
+                _log.exception("cannot read when topics were verified: a defect of RLMM")
             if self._stopping.wait(INTERVAL_S):
                 return

@@ -203,11 +203,15 @@ class Watches:
             if self._is_closed:
                 raise stopping()
             if self._reader is None or self._reader.is_over:
-                self._reader = Reader(self._engine)
-                self._reader.add(watch, places)
-                self._reader.start()
-            else:
-                self._reader.add(watch, places)
+                reader = Reader(self._engine)
+                try:
+                    reader.start()
+                except RuntimeError as e:
+                    raise RetriableRemoteStorageError(
+                        f"no thread could be started to read changes; watch again: {e}"
+                    ) from e
+                self._reader = reader
+            self._reader.add(watch, places)
             return self._reader
 
     def _remove(self, reader: Reader, watch: Watch) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Event, Lock
@@ -11,6 +11,7 @@ from services.api.calls import Call, current_call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.common.failpoints import failpoint
 from services.common.fair_queue import FairQueue, Slot
+from services.common.threads import started_pool
 from services.rsm.active_copies import Waiter
 from services.rsm.backends.protocol import Part, StorageBackend, Upload, UploadedPart
 from services.rsm.deadline import cleaning_up
@@ -114,7 +115,7 @@ class Uploader:
         self.thread_count = threads
         self.waiter = waiter
         self._closing = Event()
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="rsm-upload")
+        self._threads = started_pool(threads, "rsm-upload")
 
     @contextmanager
     def object(

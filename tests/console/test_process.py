@@ -5,10 +5,14 @@ import signal
 import ssl
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
+
+import pytest
 
 from services.api.roles import Role
 from services.local.postgres import EmbeddedPostgres
@@ -16,13 +20,16 @@ from services.local.stack import own_environment
 from tests.console.history import Shown
 from tests.harness.rlmm_process import serving_rlmm
 from tests.harness.secured_server import Deployment, spiffe
+from tests.harness.thread_limit import no_further_threads
 
 _URL = re.compile(r"https?://127\.0\.0\.1:\d+/")
 
 
 @contextmanager
-def running(command: list[str], environment: Mapping[str, str]) -> Iterator[str]:
-    """Run a console until the block ends; yield its URL. It must end well on SIGTERM."""
+def started(
+    command: list[str], environment: Mapping[str, str]
+) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """Run a console until the block ends; yield the process and its URL."""
     process = subprocess.Popen(
         [sys.executable, "-m", *command],
         env=own_environment(environment),
@@ -33,13 +40,21 @@ def running(command: list[str], environment: Mapping[str, str]) -> Iterator[str]
     assert process.stdout is not None
     try:
         found = next(filter(None, map(_URL.search, process.stdout)))
-        yield found.group()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0, process.stdout.read()
+        yield process, found.group()
     finally:
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+@contextmanager
+def running(command: list[str], environment: Mapping[str, str]) -> Iterator[str]:
+    """Run a console until the block ends; yield its URL. It must end well on SIGTERM."""
+    with started(command, environment) as (process, url):
+        yield url
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout is not None
+        assert process.wait(60) == 0, process.stdout.read()
 
 
 def test_the_command_serves_this_machine_and_ends_when_told(
@@ -75,3 +90,49 @@ def test_the_service_serves_tls_by_its_settings(shown: Shown, tmp_path: Path) ->
 
     with running(["services.console"], settings) as url:
         assert spiffe("oncall").encode() in asked(url)
+
+
+NO_THREAD = "can't start new thread"
+
+
+@pytest.fixture
+def plain(shown: Shown) -> dict[str, str]:
+    addresses = {service: address for service, address, _ in shown.console.tier.channels}
+    return {
+        "CONSOLE_PLAINTEXT": "true",
+        "CONSOLE_RLMM_ADDRESS": addresses["rlmm"],
+        "SEDIMENT_PLAINTEXT": "true",
+    }
+
+
+def code_of(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as e:
+        return e.code
+
+
+def test_a_console_that_may_start_no_thread_for_a_while_answers_later(
+    plain: dict[str, str],
+) -> None:
+    with started(["services.console"], plain) as (process, url):
+        with no_further_threads(process.pid):
+            assert code_of(f"{url}api/topics") == 500
+        assert code_of(f"{url}api/topics") == 200
+        process.kill()
+        assert NO_THREAD in process.communicate()[0]
+
+
+def test_a_console_whose_connections_are_lost_ends(plain: dict[str, str]) -> None:
+    """gRPC counts on a thread that it could not start; later streams would wait for ever."""
+    with started(["services.console"], plain) as (process, url):
+        # The thread that serves this one serves the next one too.
+        assert code_of(f"{url}api/topics") == 200
+        with no_further_threads(process.pid):
+            with pytest.raises((OSError, HTTPException)):
+                code_of(f"{url}api/health")
+            assert process.wait(60) == 1
+        assert NO_THREAD in process.communicate()[0]
+    with started(["services.console"], plain) as (_, url):
+        assert code_of(f"{url}api/health") == 200

@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from threading import Lock
 from typing import Any, TypeVar
 
 from services.api.calls import current_call, serving
 from services.api.ids import TopicIdPartition
+from services.common.threads import started_pool
 
 T = TypeVar("T")
 
@@ -31,13 +32,13 @@ class ReaderPool:
         self.threads = threads
         self._lock = Lock()
         self._submitted: set[Future[Any]] = set()
-        self._executor = ThreadPoolExecutor(threads * _THREADS_FOR_ONE, "tier-read")
+        self._executor = started_pool(threads * _THREADS_FOR_ONE, "tier-read")
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Begin work as soon as a thread is free.
 
         Raises:
-            RuntimeError: if the pool is closed, or no thread can be started.
+            RuntimeError: if the pool is closed.
         """
         call = current_call()
 

@@ -11,8 +11,9 @@ from uuid import uuid4
 import grpc
 
 from services.api.calls import IN_PROCESS, current_call
-from services.api.errors import RetriableRemoteStorageError
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.common.retry import timely_rounds
+from services.common.threads import end_without
 from services.common.tracing import call_headers
 from services.rpc.client.channel import CHUNK_BYTES
 from services.rpc.statuses import Peer, is_lost, map_rpc_errors
@@ -334,7 +335,8 @@ def call_with_stream(
     """
     source = Source(messages)
     with map_rpc_errors(peer):
-        call = method.future(iter(source), metadata=_call_metadata())
+        with threads_for_stream():
+            call = method.future(iter(source), metadata=_call_metadata())
         stall_timeout = SendStallTimeout(call, source, progress_timeout_s, queue_timeout_s)
         try:
             TIMEOUT_WATCH.add(stall_timeout)
@@ -396,7 +398,8 @@ def _messages(
     queue_timeout_s: float,
     metadata: Metadata,
 ) -> Generator[Any, None, None]:
-    call: Any = method(request, metadata=metadata)
+    with threads_for_stream():
+        call: Any = method(request, metadata=metadata)
     read_idle_timeout = ReadIdleTimeout(call, timeout_s, queue_timeout_s)
     try:
         TIMEOUT_WATCH.add(read_idle_timeout)
@@ -410,6 +413,23 @@ def _messages(
     finally:
         TIMEOUT_WATCH.remove(read_idle_timeout)
         call.cancel()
+
+
+@contextmanager
+def threads_for_stream() -> Iterator[None]:
+    """Begin a stream inside the block; if gRPC can start no thread for it, its channel is lost.
+
+    gRPC counts the stream nevertheless, and starts no thread again for the events of later ones:
+    they would wait for ever.
+    """
+    try:
+        yield
+    except RuntimeError as e:
+        end_without("a connection", e)
+        raise RemoteStorageError(
+            f"no thread could be started for a call: {e}; raise the limit of processes (ulimit -u, "
+            "pids.max)"
+        ) from e
 
 
 def _raise_if(cancel_reason: str, peer: Peer | str) -> None:

@@ -219,11 +219,13 @@ class ReloadingChannel:
         drained: list[_Generation] = []
         with self._lock:
             if material is not self._current.material:
-                self._draining.append(self._current)
-                self._current = self._open(material)
+                opened = self._open(material)
                 if self._subscribed is not None:
-                    self._draining[-1].channel.unsubscribe(self._subscribed)
-                    self._current.channel.subscribe(self._subscribed, try_to_connect=True)
+                    # First: without a thread for it, the next call tries again.
+                    opened.channel.subscribe(self._subscribed, try_to_connect=True)
+                    self._current.channel.unsubscribe(self._subscribed)
+                self._draining.append(self._current)
+                self._current = opened
             current = self._current
             current.calls += 1
             method = current.methods.get(make)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from services.rpc.client.calls import threads_for_stream
+
 PROBE_TIMEOUT_S = 2.0
 
 VERSION_KEY = "sediment-version"
@@ -39,7 +41,8 @@ def probe(channel: grpc.Channel) -> ServiceState:
     stub = reflection_pb2_grpc.ServerReflectionStub(channel)
     try:
         before_ms = now_ms()
-        call = stub.ServerReflectionInfo(requests, timeout=PROBE_TIMEOUT_S)
+        with threads_for_stream():
+            call = stub.ServerReflectionInfo(requests, timeout=PROBE_TIMEOUT_S)
         for _ in call:
             pass
         return _state_of(call.trailing_metadata(), before_ms, now_ms())

@@ -4,7 +4,6 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
@@ -17,6 +16,7 @@ from services.api.errors import ThrottledError
 from services.common.fair_queue import FairQueue
 from services.common.retry import timely_rounds
 from services.common.settings import whole_of
+from services.common.threads import started_pool
 from services.rpc.server.access import DENIED_CALLS, Permit
 
 _NEVER = math.inf
@@ -184,7 +184,7 @@ class AdmissionQueue:
         self._turns = FairQueue(f"{self._name} (limit {served})", served)
         self._of_identity: dict[str, _OfIdentity] = {}
         self._lock = Lock()
-        self.pool = ThreadPoolExecutor(served if served == most else places, kind)
+        self.pool = started_pool(served if served == most else places, kind)
         self._free_places = self._all_places = places
         self._idle_timeout_s = idle_timeout_s
         self._default_deadline_s = default_deadline_s

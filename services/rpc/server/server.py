@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.common import tracing
 from services.common.release import release
 from services.common.settings import ServiceSettings
+from services.common.threads import end_process_with_threads, outlive_threads, started_pool
 from services.rpc.client.channel import CHANNEL_OPTIONS
 from services.rpc.client.probe import CLOCK_KEY, READY_KEY, VERSION_KEY, now_ms
 from services.rpc.server.access import Access, open_access
@@ -116,6 +116,7 @@ def serve(service: Service, settings: ServiceSettings) -> None:
     Prints the Announcement as one line of JSON on standard output when `check` first passes. Until
     then, and whenever `check` fails again, health is NOT_SERVING and the reason is logged.
     """
+    end_process_with_threads()
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
@@ -139,6 +140,7 @@ def serve(service: Service, settings: ServiceSettings) -> None:
         gc.collect()
         gc.freeze()
         watch_readiness(check, readiness, stopping)
+        outlive_threads()
         _log.info("stopping", extra={"service": service.name})
 
 
@@ -270,7 +272,7 @@ def _create_server(
         cleanup.enter_context(queue.pool)
         if published:
             queue.publish()
-    refusals = cleanup.enter_context(ThreadPoolExecutor(REFUSAL_THREADS, "refusal"))
+    refusals = cleanup.enter_context(started_pool(REFUSAL_THREADS, "refusal"))
     return grpc.server(
         refusals,
         interceptors=[CallInterceptor(kinds, refusals, access)],
@@ -356,8 +358,10 @@ class Readiness:
                 return
             self._set(_NOT_SERVING if error else _SERVING)
             if not error and not self._is_announced:
-                sys.stdout.write(self._announcement + "\n")
-                sys.stdout.flush()
+                # Closed, or of a reader that has left: the service is no worse for it.
+                with suppress(OSError, AttributeError):
+                    sys.stdout.write(self._announcement + "\n")
+                    sys.stdout.flush()
                 self._is_announced = True
             trouble = _text_of(error)
             if trouble != self._before:
