@@ -12,6 +12,7 @@ from services.console.server import http_server, listening_socket, open_tls, run
 from services.console.tier import ServiceAddresses, connected_tier
 from services.local.installation import how_to_install
 from services.rpc.server.policy import policy_file
+from services.rpc.server.sockets import raise_descriptor_limit
 
 
 def serve_console(
@@ -29,6 +30,7 @@ def serve_console(
         SystemExit: a file cannot be used, or the address cannot be listened on; names it.
     """
     end_process_with_threads()
+    raise_descriptor_limit()
     if not CHART_LIBRARY.exists():
         raise SystemExit(
             f"the charting library {CHART_LIBRARY} is missing; "

@@ -27,12 +27,22 @@ from services.rpc.server.access import Access, open_access
 from services.rpc.server.admission import AdmissionQueue, Watchdog
 from services.rpc.server.interceptor import REFUSAL_THREADS, CallInterceptor, CallKinds
 from services.rpc.server.metrics_server import start_metrics
+from services.rpc.server.sockets import max_descriptors, raise_descriptor_limit
 from services.rpc.server.transport import Transport, bind, open_transport
 
 # Calls that may wait: a stream is served for long, a unary call usually is not.
 WAITING_PER_STREAM_THREAD = 2
 WAITING_PER_UNARY_THREAD = 3
 MAX_CALLS_OF_A_CONNECTION = 256
+
+# gRPC's clients wait as long for a connection; its servers wait for two minutes by default.
+HANDSHAKE_TIMEOUT_MS = 20_000
+
+# Who only probes connects again; a Watch is not idle.
+HEALTH_IDLE_TIMEOUT_MS = 10_000
+
+# Some 15 KB of memory each while they do nothing.
+MAX_HEALTH_CONNECTIONS = 4_096
 
 # A health request is tiny, and probes must find a thread even if a client opens empty calls.
 HEALTH_REQUEST_TIMEOUT_S = 1.0
@@ -45,6 +55,7 @@ CHECK_INTERVAL_S = 1.0
 # A check that takes longer counts as failed.
 CHECK_TIMEOUT_S = 5.0
 _FIRST_CHECK_ROUND_S = 0.1
+_MAX_CONNECTIONS = "grpc.max_allowed_incoming_connections"
 _log = logging.getLogger("sediment.server")
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -117,6 +128,7 @@ def serve(service: Service, settings: ServiceSettings) -> None:
     then, and whenever `check` fails again, health is NOT_SERVING and the reason is logged.
     """
     end_process_with_threads()
+    raise_descriptor_limit()
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
@@ -196,7 +208,14 @@ def start_grpc(
     request_timeout_s = settings.default_deadline_ms / 1000
     access = open_access(settings)
     server = _create_server(
-        threads, request_timeout_s, settings, cleanup, access, service.watch_methods, published=True
+        threads,
+        request_timeout_s,
+        settings,
+        cleanup,
+        access,
+        service.watch_methods,
+        published=True,
+        connection_options=[(_MAX_CONNECTIONS, max_descriptors() // 2)],
     )
     service.add_to(server)
     names = [service.full_name, reflection.SERVICE_NAME]
@@ -231,6 +250,7 @@ def _create_server(
     watch_methods: Collection[str] = (),
     *,
     published: bool = False,
+    connection_options: Collection[tuple[str, int]] = (),
 ) -> grpc.Server:
     """Create a server.
 
@@ -239,6 +259,7 @@ def _create_server(
         access: decides who may call what; None serves everyone.
         watch_methods: as in Service.
         published: publish the numbers of its calls.
+        connection_options: of gRPC, that bound the connections.
     """
     idle_timeout_s = settings.stream_idle_timeout_ms / 1000
     share_percent = 100 if access is None else settings.share_percent
@@ -286,6 +307,8 @@ def _create_server(
             ("grpc.http2.max_ping_strikes", 0),
             # Further calls of a connection wait at the peer, and cost nothing here.
             ("grpc.max_concurrent_streams", MAX_CALLS_OF_A_CONNECTION),
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
+            *connection_options,
         ],
         # gRPC's own limit covers all kinds of call together, and is checked after the interceptor:
         # the count of a call that gRPC refused would never be released.
@@ -300,7 +323,18 @@ def _start_health(
     servicer = health.HealthServicer(experimental_non_blocking=False)
     servicer.set("", _NOT_SERVING)
     servicer.set(LIVENESS, _SERVING)
-    server = _create_server(HEALTH_THREADS, HEALTH_REQUEST_TIMEOUT_S, settings, cleanup)
+    # Nobody who calls here has an identity: what is idle ends, and leaves descriptors to others.
+    most = min(MAX_HEALTH_CONNECTIONS, max_descriptors() // 4)
+    server = _create_server(
+        HEALTH_THREADS,
+        HEALTH_REQUEST_TIMEOUT_S,
+        settings,
+        cleanup,
+        connection_options=[
+            (_MAX_CONNECTIONS, most),
+            ("grpc.max_connection_idle_ms", HEALTH_IDLE_TIMEOUT_MS),
+        ],
+    )
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     address = bind(server, settings.health_address)
     server.start()

@@ -1,7 +1,9 @@
-"""Give a listener that is not gRPC the transport and the policy of the service."""
+"""Give a listener that is not gRPC the transport and the policy of the service, and descriptors."""
 
+import resource
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 
 from services.api.errors import UnauthenticatedError
 from services.api.roles import PACKAGE, rule_of
@@ -9,6 +11,22 @@ from services.common.settings import ServiceSettings
 from services.rpc.server.access import DENIED_CALLS
 from services.rpc.server.identity import MAX_IDENTITY_LENGTH, identity_of_names
 from services.rpc.server.policy import policy_file
+
+
+def raise_descriptor_limit() -> None:
+    """Use as many descriptors as this machine allows: each connection takes one.
+
+    The usual limit, 1,024, is for programs that call select(); these do not.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # macOS allows fewer than it says.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def max_descriptors() -> int:
+    """Return how many descriptors this process may have, at most a million."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1_000_000 if most == resource.RLIM_INFINITY else min(most, 1_000_000)
 
 
 class SocketAccess:
