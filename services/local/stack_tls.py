@@ -18,10 +18,12 @@ _POLICY = f"""\
 [[grant]]
 identities = ["{OPERATOR}"]
 roles = ["shipper", "reader", "deleter", "sweeper", "auditor", "admin", "exporter", "keeper"]
+topics = ["*"]
 
 [[grant]]
 identities = ["{RLM}", "{BROKER}"]
 roles = ["shipper", "reader", "deleter"]
+topics = ["*"]
 """
 
 

@@ -308,7 +308,8 @@ class RegisteredLocation(BaseModel):
 
     id: int = Field(ge=1, le=MAX_LOCATION_ID, strict=True)
     backend: Literal["s3", "filesystem"]
-    prefix: str = Field(default="", pattern=PREFIX_PATTERN, max_length=MAX_PREFIX_LENGTH)
+    # Required: an entry that is cut off must not name the whole bucket.
+    prefix: str = Field(pattern=PREFIX_PATTERN, max_length=MAX_PREFIX_LENGTH)
     directory: Path | None = None
     endpoint: str = Field(default="", pattern=ENDPOINT_PATTERN)
     region: str = ""

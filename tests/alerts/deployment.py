@@ -32,6 +32,7 @@ POLICY = f"""\
 [[grant]]
 identities = ["{OPERATOR}"]
 roles = ["reader"]
+topics = ["*"]
 """
 
 _RSM = {"RSM_STREAM_THREADS": "2", "RSM_RETRIES": "0"}

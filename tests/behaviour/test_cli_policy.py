@@ -71,6 +71,13 @@ def test_an_identity_without_grants_may_call_nothing(file: Path) -> None:
     assert all("denied" in row for row in rows)
 
 
+def test_a_file_that_was_cut_off_is_an_error(file: Path) -> None:
+    file.write_text(file.read_text().rstrip().removesuffix('topics = ["*"]'))
+    refused = sediment("policy", "check", file)
+    assert refused.returncode == 2
+    assert "grant 4: has no topics; the file may be cut off" in refused.stderr
+
+
 def test_a_file_that_a_service_would_refuse_is_an_error(file: Path, tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("sweeper", "sweper"))
     refused = sediment("policy", "check", file)

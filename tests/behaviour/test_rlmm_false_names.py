@@ -20,6 +20,7 @@ from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.server.request_scope import places_of
 from services.rpc.server.server import Ports
 from tests.contract.rlmm.segments import FINISHED, add, segment
+from tests.harness.eventually import eventually
 from tests.harness.every_rpc import ID, RPCS, Rpc
 from tests.harness.secured_server import Deployment, spiffe
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
@@ -175,3 +176,26 @@ def test_the_audit_trail_names_the_identity(
     add(client, segment(ORDERS, 10, 19))
     last = list(all_events(rlmm, EventQuery(ORDERS)))[-1]
     assert last.actor == spiffe("narrow")
+
+
+def test_a_policy_that_loses_its_last_line_while_a_service_runs_grants_no_more_topics(
+    deployment: Deployment, channel: grpc.Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = RemoteLogMetadataManagerClient(channel, "rlmm")
+
+    def is_payroll_served() -> bool:
+        try:
+            client.partition_state(PAYROLL)
+        except PermissionDeniedError:
+            return False
+        return True
+
+    grant, _, _ = deployment.policy.read_text().partition("\n\n")
+    assert grant.rstrip().endswith('\ntopics = ["orders-*"]')
+    deployment.policy.write_text(grant.replace('topics = ["orders-*"]', ""))
+    eventually(lambda: is_payroll_served() or "has no topics" in caplog.text)
+    assert "the previous policy stays in force" in caplog.text
+    deployment.policy.unlink()
+    eventually(lambda: is_payroll_served() or "No such file" in caplog.text)
+    assert not is_payroll_served()
+    client.partition_state(ORDERS)

@@ -229,7 +229,7 @@ def test_a_segment_of_a_location_without_urls_is_refused_by_name(
     directory.mkdir()
     listed = tmp_path / "locations.toml"
     listed.write_text(
-        f'[[location]]\nid = 7\nbackend = "filesystem"\ndirectory = "{directory}"\n',
+        f'[[location]]\nid = 7\nbackend = "filesystem"\ndirectory = "{directory}"\nprefix = ""\n',
     )
     old = RsmSettings(backend="filesystem", directory=directory, location_id=7)
     with closing(build_manager(old)) as before:

@@ -47,14 +47,17 @@ POLICY = f"""
 [[grant]]
 identities = ["{OPERATOR}"]
 roles = ["shipper", "reader", "deleter", "sweeper", "auditor", "admin"]
+topics = ["*"]
 
 [[grant]]
 identities = ["{RLM}"]
 roles = ["shipper", "reader", "deleter"]
+topics = ["*"]
 
 [[grant]]
 identities = ["{account("kafka", "auditor")}"]
 roles = ["auditor"]
+topics = ["*"]
 """
 
 OWN_FILES = (

@@ -103,6 +103,7 @@ def grant(up: Up, roles: set[Role]) -> None:
     grants = [([RLM, BROKER], OF_RLM), ([OPERATOR], sorted(roles))]
     text = "\n".join(
         f"[[grant]]\nidentities = {json.dumps(names)}\nroles = {json.dumps(list(each))}\n"
+        'topics = ["*"]\n'
         for names, each in grants
     )
     making = policy_of(up).with_suffix(".new")

@@ -36,10 +36,12 @@ POLICY = f"""\
 [[grant]]
 identities = ["{OPERATOR}"]
 roles = ["shipper", "reader", "deleter", "sweeper", "auditor", "admin"]
+topics = ["*"]
 
 [[grant]]
 identities = ["{RLM}"]
 roles = ["shipper", "reader", "deleter"]
+topics = ["*"]
 """
 
 

@@ -58,6 +58,7 @@ def moved(tmp_path: Path) -> Iterator[ObjectRemoteStorageManager]:
     registry = tmp_path / "locations.toml"
     registry.write_text(
         f'[[location]]\nid = 1\nbackend = "filesystem"\ndirectory = "{tmp_path / "old"}"\n'
+        'prefix = ""\n'
     )
     settings = RsmSettings(
         backend="filesystem",

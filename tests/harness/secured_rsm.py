@@ -20,6 +20,7 @@ _POLICY = f"""\
 [[grant]]
 identities = ["{OPERATOR}"]
 roles = ["shipper", "reader", "deleter", "sweeper", "auditor", "admin"]
+topics = ["*"]
 """
 
 

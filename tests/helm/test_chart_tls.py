@@ -153,7 +153,7 @@ def test_policy_grants_the_needed_roles_to_the_charts_clients(issued: Rendered) 
     assert granted == {
         grant["identities"][0]: grant["roles"] for grant in CERT_MANAGER["tls"]["policy"]["grants"]
     }
-    _selftest, broker = (grant for grant in policy["grant"] if "topics" in grant)
+    _selftest, broker = (grant for grant in policy["grant"] if grant["topics"] != ["*"])
     assert broker["topics"] == ["orders-*"]
 
 
@@ -180,7 +180,10 @@ def test_existing_secrets_and_a_policy_of_ones_own_are_taken() -> None:
     [
         ({"existingSecrets": {"rsm": ""}}, r"tls\.existingSecrets\.rsm is empty"),
         ({"policy": {"existingConfigMap": ""}}, r"tls\.policy is empty, so every call would"),
-        ({"policy": {"grants": [{"identities": ["a"], "roles": ["admin"]}]}}, "are both set"),
+        (
+            {"policy": {"grants": [{"identities": ["a"], "roles": ["admin"], "topics": ["*"]}]}},
+            "are both set",
+        ),
         (
             {"certManager": {"enabled": True, "issuerRef": {"name": "ca"}}},
             r"tls\.existingSecrets\.rsm and tls\.certManager\.enabled are both set",
@@ -200,6 +203,12 @@ def test_incomplete_values_are_refused(tls: dict[str, Any], sentence: str) -> No
 
 
 def test_an_unknown_role_is_refused() -> None:
-    grant = {"identities": ["spiffe://a/b"], "roles": ["owner"]}
+    grant = {"identities": ["spiffe://a/b"], "roles": ["owner"], "topics": ["*"]}
     with pytest.raises(ChartRefusedError, match="value must be one of 'shipper', 'reader'"):
+        render(minimal({"tls": {"enabled": True, "policy": {"grants": [grant]}}}))
+
+
+def test_a_grant_without_topics_is_refused() -> None:
+    grant = {"identities": ["spiffe://a/b"], "roles": ["admin"]}
+    with pytest.raises(ChartRefusedError, match="topics"):
         render(minimal({"tls": {"enabled": True, "policy": {"grants": [grant]}}}))

@@ -30,10 +30,12 @@ POLICY = f"""\
 [[grant]]
 identities = ["{OPERATOR}"]
 roles = ["shipper", "reader", "deleter", "sweeper", "auditor", "admin"]
+topics = ["*"]
 
 [[grant]]
 identities = ["{BROKER}"]
 roles = ["shipper", "reader", "deleter"]
+topics = ["*"]
 """
 
 GRANT_TO_NEW_BROKER = POLICY.rpartition("\n\n")[2].replace(BROKER, NEW_BROKER)

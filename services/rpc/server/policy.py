@@ -33,7 +33,7 @@ class Grant:
 
     identities: tuple[str, ...]
     roles: Roles
-    topics: tuple[str, ...] = (EVERY_TOPIC,)
+    topics: tuple[str, ...]
 
 
 class Policy:
@@ -158,13 +158,17 @@ def _grant(number: int, entry: dict[str, Any]) -> Grant:
             raise ValueError(
                 f"{where}: identity {_shown(identity)} would match everyone; write a part of it"
             )
-    topics = _texts(entry, "topics", where) if "topics" in entry else (EVERY_TOPIC,)
+    roles = frozenset(_role(n, where) for n in _texts(entry, "roles", where))
+    # Required: a grant without its last line must not cover more topics than with it.
+    if "topics" not in entry:
+        raise ValueError(
+            f'{where}: has no topics; the file may be cut off; write topics = ["*"] for all topics'
+        )
+    topics = _texts(entry, "topics", where)
     for topic in topics:
         if not _LEGAL_TOPIC_PATTERN.fullmatch(topic):
             raise ValueError(f"{where}: {_shown(topic)} is no pattern for a topic's name")
-    return Grant(
-        identities, frozenset(_role(n, where) for n in _texts(entry, "roles", where)), topics
-    )
+    return Grant(identities, roles, topics)
 
 
 def _role(name: str, where: str) -> Role:

@@ -25,6 +25,7 @@ topics = ["orders-*"]
 [[grant]]
 identities = ["*.example.org"]
 roles = ["admin"]
+topics = ["*"]
 """
 
 

@@ -44,6 +44,7 @@ prefix = "old/"
 id = 7
 backend = "filesystem"
 directory = "/srv/objects"
+prefix = ""
 """
 
 

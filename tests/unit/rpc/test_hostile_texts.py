@@ -63,7 +63,7 @@ def test_keys_are_keys_or_a_file_error(
 def test_pattern_matches_like_a_simple_matcher(pattern: str, name: str) -> None:
     if not pattern.strip("*"):
         return
-    text = f'[[grant]]\nidentities = ["{pattern}"]\nroles = ["reader"]\n'
+    text = f'[[grant]]\nidentities = ["{pattern}"]\nroles = ["reader"]\ntopics = ["*"]\n'
     allowed = parse_policy(text.encode()).allows(name, frozenset([Role.READER]))
     assert allowed is matches(pattern, name)
 

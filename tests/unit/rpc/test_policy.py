@@ -1,5 +1,7 @@
 """Test what a policy file grants, and that nothing in it is ignored."""
 
+from contextlib import suppress
+
 import pytest
 
 from hatch_build import ROOT
@@ -16,6 +18,7 @@ SWEEPS = """
 [[grant]]
 identities = ["system:serviceaccount:jobs:sweep-*"]
 roles = ["sweeper"]
+topics = ["*"]
 """
 READER, SWEEPER = frozenset([Role.READER]), frozenset([Role.SWEEPER])
 BROKER = "spiffe://example.org/ns/kafka/sa/broker-1"
@@ -67,7 +70,7 @@ def test_a_topic_is_matched_as_a_whole(topic: str | None, is_granted: bool) -> N
     assert policy(BROKERS).allows(BROKER, READER, topic) is is_granted
 
 
-def test_a_grant_without_topics_covers_all_of_them() -> None:
+def test_a_grant_of_a_star_covers_all_topics() -> None:
     sweep = "system:serviceaccount:jobs:sweep-1"
     for topic in ("any", ALL_TOPICS, None):
         assert policy(SWEEPS).allows(sweep, SWEEPER, topic)
@@ -94,6 +97,7 @@ def test_many_stars_cost_no_time() -> None:
 
 
 GRANT = '[[grant]]\nidentities = ["a"]\nroles = ["reader"]\n'
+TOPICS = GRANT + 'topics = ["*"]\n'
 
 
 @pytest.mark.parametrize(
@@ -108,7 +112,7 @@ GRANT = '[[grant]]\nidentities = ["a"]\nroles = ["reader"]\n'
         (GRANT + "[other]", "unknown key 'other'"),
         (GRANT + "rpcs = ['Fetch']", "grant 1: unknown key 'rpcs'"),
         (GRANT + "topic = ['a']", "grant 1: unknown key 'topic'"),
-        (GRANT + GRANT.replace("reader", "raeder"), "grant 2: unknown role 'raeder'"),
+        (TOPICS + GRANT.replace("reader", "raeder"), "grant 2: unknown role 'raeder'"),
         (GRANT.replace("reader", "READER"), "grant 1: unknown role 'READER'"),
         (GRANT.replace('["reader"]', '"reader"'), "grant 1: roles must be a list"),
         (GRANT.replace('["reader"]', "[]"), "grant 1: roles must be a list"),
@@ -122,6 +126,7 @@ GRANT = '[[grant]]\nidentities = ["a"]\nroles = ["reader"]\n'
         (GRANT.replace('"a"', '"a b"'), "has a space"),
         (GRANT.replace('"a"', '"a\\u0000"'), "has a space"),
         (GRANT.replace('"a"', '"brök"'), "is not ASCII"),
+        (GRANT, r"grant 1: has no topics; .* write topics = \[\"\*\"\] for all topics"),
         (GRANT + "topics = []", "grant 1: topics must be a list"),
         (GRANT + 'topics = ["or ders"]', "'or ders' is no pattern"),
         (GRANT + "roles = ['reader']", "not TOML: Cannot overwrite"),
@@ -132,6 +137,20 @@ GRANT = '[[grant]]\nidentities = ["a"]\nroles = ["reader"]\n'
 def test_a_policy_with_a_mistake_is_refused_at_its_place(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         policy(text)
+
+
+def test_a_file_that_was_cut_off_grants_nothing_that_it_did_not() -> None:
+    whole = BROKERS + SWEEPS
+    identities = (BROKER, "system:serviceaccount:jobs:sweep-1")
+    topics = ("orders-1", "audit", ALL_TOPICS)
+    cuts: list[Policy] = []
+    for end in range(len(whole)):
+        with suppress(ValueError):
+            cuts.append(policy(whole[:end]))
+    assert cuts
+    calls = [(i, frozenset([r]), t) for i in identities for r in Role for t in topics]
+    wider = {call for cut in cuts for call in calls if cut.allows(*call)}
+    assert wider <= {call for call in calls if policy(whole).allows(*call)}
 
 
 def test_a_policy_that_is_no_text_is_refused() -> None:

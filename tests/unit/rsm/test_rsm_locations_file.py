@@ -36,6 +36,7 @@ FILES = """
 id = 7
 backend = "filesystem"
 directory = "/srv/objects"
+prefix = ""
 """
 CURRENT = OLD.replace("id = 1", "id = 2").replace("old/", "new/")
 With = Callable[[str], RsmSettings]
@@ -88,6 +89,7 @@ def test_the_current_location_may_be_listed_as_the_settings_have_it(listing: Wit
         ),
         (CURRENT.replace("id = 2", "id = 3"), "locations 2 and 3 are the same place"),
         (CURRENT.replace("new/", "other/"), "location 2 is prefix 'other/'"),
+        (OLD.replace('prefix = "old/"\n', ""), "location entry 1, prefix: Field required"),
         (OLD + 'prefixx = "old/"', "location entry 1, prefixx: unknown key"),
         (OLD + '[[locations]]\nid = 5\nbackend = "s3"', "locations: unknown key"),
         (OLD.replace("id = 1", "id = 0"), "location entry 1, id: "),
