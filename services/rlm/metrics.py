@@ -165,8 +165,9 @@ CONSUMER_CONNECTIONS = Gauge(
 
 CONSUMER_REFUSALS = Counter(
     "sediment_rlm_consumer_refusals",
-    "Connections of Kafka's consumers that were closed, by reason: connections (as many as may), "
-    "unauthenticated (no valid client certificate), request (not served, or too large).",
+    "Connections of Kafka's consumers that were closed, by reason: connections (all are taken; an "
+    "idle one ends), unauthenticated (no valid client certificate), no_grant (the identity "
+    "may read no topic), request (not served, or too large).",
     ("reason",),
 )
 

@@ -67,7 +67,8 @@ class RlmSettings(ServiceSettings):
         default=64,
         ge=1,
         le=1_024,
-        description="Maximum connections of consumers; each has a thread. Further ones are closed.",
+        description="Maximum connections of consumers; each has a thread. A further one ends "
+        "the oldest idle one.",
     )
     consumer_fetch_max_bytes: int = Field(
         default=4 * 1024 * 1024,

@@ -8,7 +8,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from struct import pack, unpack
 from typing import Any
@@ -359,19 +359,88 @@ def test_a_slow_client_gets_an_answer_that_takes_longer_than_a_stall_may(
             assert received + len(stream.read(size % pieces)) == size
 
 
-def test_connections_are_bounded(rlm: BrokerRemoteLogManager) -> None:
-    grown = growth('sediment_rlm_consumer_refusals_total{reason="connections"}')
-    with serving_consumers(rlm, max_connections=1) as address:
-        with connected_socket(address) as first:
-            first.sendall(pack(">ihhih", 10, API_VERSIONS, 0, 5, -1))
-            assert answered(first)
-            with connected_socket(address) as second:
-                assert second.recv(1) == b""
-        assert grown() == [1]
-        eventually(lambda: value_of("sediment_rlm_consumer_connections") == 0)
+ASKED = pack(">ihhih", 10, API_VERSIONS, 0, 5, -1)
+REFUSED = 'sediment_rlm_consumer_refusals_total{reason="connections"}'
+OTHER_ADDRESS = "127.0.0.2"
+
+
+def waiting_fetch() -> bytes:
+    """Return a request that is answered when a record comes after the last one."""
+    return framed(fetch_of(PAYMENTS.topic_id, records_end(), max_wait_ms=60_000))
+
+
+def records_end() -> int:
+    return max(each.last_offset for each in batches_in(log_of(PAYMENTS))) + 1
+
+
+def is_open(client: socket.socket) -> bool:
+    readable, _, _ = select.select([client], [], [], 0)
+    return not readable
+
+
+def test_the_oldest_idle_connection_makes_room(rlm: BrokerRemoteLogManager) -> None:
+    grown = growth(REFUSED)
+    with (
+        serving_consumers(rlm, max_connections=2) as address,
+        connected_socket(address) as first,
+        connected_socket(address) as second,
+    ):
+        for client in (first, second):
+            client.sendall(ASKED)
+            assert answered(client)
         with connected_socket(address) as third:
-            third.sendall(pack(">ihhih", 10, API_VERSIONS, 0, 5, -1))
+            assert first.recv(1) == b""
+            third.sendall(ASKED)
             assert answered(third)
+        assert is_open(second)
+        assert grown() == [1]
+
+
+def test_a_request_is_not_cut_off_for_another_one_of_its_address(
+    rlm: BrokerRemoteLogManager,
+) -> None:
+    grown = growth(REFUSED)
+    with (
+        serving_consumers(rlm, max_connections=1) as address,
+        connected_socket(address) as waiting,
+    ):
+        waiting.sendall(waiting_fetch())
+        eventually(lambda: value_of("sediment_rlm_delayed_fetches") == 1)
+        with connected_socket(address) as second:
+            assert second.recv(1) == b""
+        assert is_open(waiting)
+        assert grown() == [1]
+
+
+@pytest.mark.parametrize("sent", ["nothing", "a request", "a fetch that waits"])
+def test_the_connections_of_one_address_keep_no_other_out(
+    rlm: BrokerRemoteLogManager, sent: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = {"nothing": b"", "a request": ASKED, "a fetch that waits": waiting_fetch()}[sent]
+    with serving_consumers(rlm, max_connections=8) as address, ExitStack() as opened:
+        for _ in range(8):
+            client = opened.enter_context(connected_socket(address, source=OTHER_ADDRESS))
+            client.sendall(data)
+            if data == ASKED:
+                assert answered(client)
+        if data and data != ASKED:
+            eventually(lambda: value_of("sediment_rlm_delayed_fetches") == 8)
+        read = Cluster(address).read(PAYMENTS.topic, PAYMENTS.partition)
+        assert len(list(read)) == len(records_of(PAYMENTS))
+    (line,) = [r.getMessage() for r in caplog.records if "closing one of" in r.getMessage()]
+    assert OTHER_ADDRESS in line
+
+
+def test_connections_that_send_nothing_end_none_that_has_sent_a_request(
+    rlm: BrokerRemoteLogManager,
+) -> None:
+    with serving_consumers(rlm, max_connections=8) as address, ExitStack() as opened:
+        quiet = opened.enter_context(connected_socket(address))
+        quiet.sendall(ASKED)
+        assert answered(quiet)
+        silent = [opened.enter_context(connected_socket(address)) for _ in range(20)]
+        assert [each.recv(1) for each in silent[:13]] == [b""] * 13
+        assert all(map(is_open, [quiet, *silent[13:]]))
 
 
 def test_bytes_of_a_fetch_are_bounded_and_idle_connections_end(
@@ -453,6 +522,31 @@ class TestTls:
         ):
             client.recv(1)
         eventually(lambda: grown() == [1])
+
+    def test_a_client_without_a_grant_is_refused(self, secured: str, secrets: Secrets) -> None:
+        stranger = secrets.authority.issue("stranger")
+        context = ssl.create_default_context(cafile=secrets.authority.certificate)
+        context.check_hostname = False
+        context.load_cert_chain(stranger.certificate, stranger.key)
+        grown = growth('sediment_rlm_consumer_refusals_total{reason="no_grant"}')
+        with connected_socket(secured) as plain, context.wrap_socket(plain) as client:
+            assert client.recv(1) == b""
+        assert grown() == [1]
+
+    def test_handshakes_that_stall_keep_no_consumer_out(
+        self, rlm: BrokerRemoteLogManager, secrets: Secrets
+    ) -> None:
+        access = SocketAccess(secrets.settings(), "RemoteLogManager")
+        peers = TlsPeers(access.context, access.identity_of, access.may_call)
+        context = ssl.create_default_context(cafile=secrets.authority.certificate)
+        context.check_hostname = False
+        context.load_cert_chain(secrets.operator.certificate, secrets.operator.key)
+        with serving_consumers(rlm, peers, max_connections=4) as address, ExitStack() as opened:
+            for _ in range(4):
+                opened.enter_context(connected_socket(address)).sendall(b"\x16\x03\x01")
+            with connected_socket(address) as plain, context.wrap_socket(plain) as client:
+                client.sendall(ASKED)
+                assert answered(client)
 
     def test_a_grant_that_is_removed_ends_reads_on_an_open_connection(
         self, secured: str, secrets: Secrets

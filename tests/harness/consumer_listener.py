@@ -66,12 +66,15 @@ def framed(request: Any, version: int = 13) -> bytes:
     return bytes(request.encode(header=True, framed=True))
 
 
-def connected_socket(address: str, receive_buffer_bytes: int | None = None) -> socket.socket:
+def connected_socket(
+    address: str, receive_buffer_bytes: int | None = None, source: str = LOOPBACK
+) -> socket.socket:
     host, _, port = address.rpartition(":")
     client = socket.socket()
     client.settimeout(10)
     if receive_buffer_bytes is not None:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+    client.bind((source, 0))
     client.connect((host, int(port)))
     return client
 

@@ -80,8 +80,8 @@ class SocketAccess:
             DENIED_CALLS.labels(f"/{PACKAGE}.{self._service}/", "unauthenticated").inc()
             raise
 
-    def may_call(self, identity: str, rpc: str, topic: str) -> bool:
-        """Return whether the policy lets an identity make a call for a topic."""
+    def may_call(self, identity: str, rpc: str, topic: str | None) -> bool:
+        """Return whether the policy lets an identity make a call for a topic, or for any at all."""
         method = f"/{PACKAGE}.{self._service}/{rpc}"
         rule = rule_of(method)
         if rule is not None and self._policy.current().allows(identity, rule.roles, topic):
