@@ -20,11 +20,15 @@ class Answer:
     Attributes:
         page: of HTML; empty for the error that S3 clients expect.
         location: the target of a redirect.
+        etag: of an object that the store pretends to keep.
+        kind: Content-Type of the page.
     """
 
     status: int
     page: str = ""
     location: str = ""
+    etag: str = ""
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,20 @@ class Truncate:
 
 
 @dataclass(frozen=True)
+class Padding:
+    """Send these bytes before the body of an HTTP response, as a store does that works on it."""
+
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Etag:
+    """Give an HTTP response another ETag."""
+
+    etag: str
+
+
+@dataclass(frozen=True)
 class Ending:
     """The event after exactly this many bytes of a body, or of a plain TCP stream.
 
@@ -108,7 +126,7 @@ class HalfClose(Ending):
     """End this direction in order; bytes from the other direction still pass."""
 
 
-Fault = Answer | Delay | Throttle | BlackHole | Late | Corrupt | Truncate | Ending
+Fault = Answer | Delay | Throttle | BlackHole | Late | Corrupt | Truncate | Padding | Etag | Ending
 
 
 @dataclass

@@ -79,12 +79,12 @@ def first_bytes(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
         size -= min(size, len(piece))
 
 
-def with_content_length(head: Head, size: int) -> Head:
-    """Return the same head with another Content-Length."""
+def with_header(head: Head, name: str, value: str) -> Head:
+    """Return the same head with one header changed."""
     start, *lines = head.raw.split(b"\r\n")
-    kept = [line for line in lines if not line.lower().startswith(b"content-length:")]
-    raw = b"\r\n".join([start, f"Content-Length: {size}".encode(), *kept])
-    return Head(raw, head.start_line, {**head.headers, "content-length": str(size)})
+    kept = [line for line in lines if not line.lower().startswith(f"{name.lower()}:".encode())]
+    raw = b"\r\n".join([start, f"{name}: {value}".encode(), *kept])
+    return Head(raw, head.start_line, {**head.headers, name.lower(): value})
 
 
 def response_body(head: Head, method: str, source: BinaryIO) -> Iterator[bytes]:

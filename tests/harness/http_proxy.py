@@ -5,6 +5,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import chain
 from typing import BinaryIO
 
 from tests.harness.faults import (
@@ -13,10 +14,12 @@ from tests.harness.faults import (
     Delay,
     Direction,
     Ending,
+    Etag,
     Fault,
     FaultError,
     HalfClose,
     Late,
+    Padding,
     Reset,
     Stall,
     Truncate,
@@ -30,7 +33,7 @@ from tests.harness.http_messages import (
     request_body,
     response_body,
     send_all,
-    with_content_length,
+    with_header,
 )
 from tests.harness.proxy import Proxy, discard, end_sending, hang_up, reset
 
@@ -169,6 +172,10 @@ class HttpProxy(Proxy):
         _raise_if_before_head(fault, Direction.RESPONSE)
         if isinstance(fault, Truncate):
             head, body = _truncated(head, body, fault.after_bytes)
+        if isinstance(fault, Etag):
+            head = with_header(head, "ETag", fault.etag)
+        if isinstance(fault, Padding):
+            head, body = _padded(head, body, fault.content)
         client.sendall(head.raw)
         send_all(body, through(fault, Direction.RESPONSE, client.sendall, self._wait))
 
@@ -200,7 +207,16 @@ def _truncated(head: Head, body: Iterator[bytes], size: int) -> tuple[Head, Iter
     if "content-length" not in head.headers:
         return head, body
     whole = int(head.headers["content-length"])
-    return with_content_length(head, min(size, whole)), first_bytes(body, size)
+    return with_header(head, "Content-Length", str(min(size, whole))), first_bytes(body, size)
+
+
+def _padded(head: Head, body: Iterator[bytes], content: bytes) -> tuple[Head, Iterator[bytes]]:
+    """Return the same response with `content` before its body."""
+    if "content-length" in head.headers:
+        size_bytes = int(head.headers["content-length"]) + len(content)
+        return with_header(head, "Content-Length", str(size_bytes)), chain([content], body)
+    chunk = f"{len(content):x}\r\n".encode() + content + b"\r\n"
+    return head, chain([chunk], body)
 
 
 def _end(ending: Ending, client: socket.socket, server: socket.socket) -> None:
@@ -234,9 +250,11 @@ def _answer(fault: Answer, method: str) -> bytes:
     code = "SlowDown" if busy else phrase.replace(" ", "")
     error = f"<Error><Code>{code}</Code><Message>made up by a test</Message></Error>"
     body = (fault.page or error).encode()
-    kind = "text/html" if fault.page else "application/xml"
+    kind = fault.kind or ("text/html" if fault.page else "application/xml")
     head = f"HTTP/1.1 {fault.status} {phrase}\r\nContent-Type: {kind}\r\n"
     if fault.location:
         head += f"Location: {fault.location}\r\n"
+    if fault.etag:
+        head += f"ETag: {fault.etag}\r\n"
     length = f"Content-Length: {len(body)}\r\n\r\n"
     return (head + length).encode() + (b"" if method == "HEAD" else body)

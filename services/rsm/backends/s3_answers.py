@@ -23,7 +23,11 @@ class BoundedPools(PoolManager):
 
 
 class _BoundedResponse(HTTPResponse):
-    """A response that refuses to be read whole if it is too large, or if it would become so."""
+    """A response that refuses to be read whole if it is too large, or if it would become so.
+
+    White space before an XML declaration is dropped: S3 sends it while it completes an upload, so
+    that the connection stays, and a parser refuses it.
+    """
 
     def read(self, amt: int | None = None) -> bytes:
         """Read a part, or all.
@@ -39,7 +43,8 @@ class _BoundedResponse(HTTPResponse):
             raise UnusableAnswerError("it is compressed, which RSM did not ask for")
         if b"<!ENTITY" in content:
             raise UnusableAnswerError("it declares XML entities")
-        return content
+        unpadded = content.lstrip(b"\t\n\r ")
+        return unpadded if unpadded.startswith(b"<?xml") else content
 
     def _read_all(self) -> bytes:
         if self.length is not None:

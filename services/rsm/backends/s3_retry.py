@@ -179,6 +179,8 @@ _RETRIABLE_CODES = frozenset(
         "XAmzContentSHA256Mismatch",
         # The upload was aborted, perhaps by the store's own clean-up: a new one may complete.
         "NoSuchUpload",
+        # The store does not know the ETag that it answered for a part.
+        "InvalidPart",
     }
 )
 
@@ -204,6 +206,8 @@ def error_for(code: str | None, status: int, what: str) -> RemoteStorageError:
     text = f"{what}: the object store answered {status} {code}"
     if code == "RequestTimeTooSkewed":
         text += "; set the clock of this host, or the store's"
+    if code == "InvalidPart":
+        text += "; a part is missing, or the store answered a wrong ETag for it"
     if code == "NoSuchKey":
         return RemoteResourceNotFoundError(text)
     if code == "NoSuchBucket":

@@ -42,6 +42,7 @@ from services.rsm.backends.s3_retry import error_for, s3_errors
         ("XAmzContentChecksumMismatch", 400, RetriableRemoteStorageError),
         ("XAmzContentSHA256Mismatch", 400, RetriableRemoteStorageError),
         ("NoSuchUpload", 404, RetriableRemoteStorageError),
+        ("InvalidPart", 400, RetriableRemoteStorageError),
         ("NoSuchKey", 404, RemoteResourceNotFoundError),
         ("InvalidRange", 416, CorruptSegmentError),
         ("NoSuchBucket", 404, StoreNotFoundError),
