@@ -18,7 +18,7 @@ SHORT_LINES = 30
 # What a reader must know to know one role: the limits of redesign's import closures.
 CLOSURES = {
     "RLM's copy task": ("services.rlm.copy.task", 45),
-    "RLM's Fetch": ("services.rlm.fetch.fetcher", 49),
+    "RLM's Fetch": ("services.rlm.fetch.fetcher", 58),
     "RLM's expiration task": ("services.rlm.retention.expiration_task", 42),
     "RSM's manager": ("services.rsm.manager", 27),
     "RLMM's manager": ("services.rlmm.manager", 43),

@@ -1,7 +1,7 @@
 """Connect a command to the services, and define the options for their addresses."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +11,7 @@ import typer
 
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
 from services.api.offset_queries import OffsetService
+from services.api.remote_log_manager import RemoteLogManager, all_descriptions
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
 from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects
 from services.cli.output import CommandError, Format
@@ -118,25 +119,54 @@ def address_of(service: str, data_dir: Path | None) -> str:
 
 
 def find_partition(manager: RemoteLogMetadataManager, name: str) -> TopicIdPartition:
-    """Find a partition by TOPIC-PARTITION or TOPIC_ID:TOPIC-PARTITION.
+    """Find a partition by TOPIC-PARTITION or TOPIC_ID:TOPIC-PARTITION, as RLMM names it.
 
     Raises:
         CommandError: the name has another form, is unknown, or belongs to several topics.
         InvalidRequestError: TOPIC_ID is not an id.
     """
+
+    def known(topic: str) -> Iterator[TopicIdPartition]:
+        return (each.topic_id_partition for each in all_partitions(manager, topic=topic))
+
+    return _named_partition(name, known)
+
+
+def find_readable_partition(
+    rlm: RemoteLogManager, name: str, rlmm: str | None, data_dir: Path | None
+) -> TopicIdPartition:
+    """Find a partition that RLM serves; one that RLM does not know is looked up in RLMM.
+
+    Raises as find_partition.
+    """
+
+    def known(topic: str) -> Iterator[TopicIdPartition]:
+        yield from (each.topic_id_partition for each in all_descriptions(rlm, [topic]))
+
+    try:
+        return _named_partition(name, known)
+    except UnknownPartitionError:
+        with connected_rlmm(rlmm, data_dir) as metadata:
+            return find_partition(metadata, name)
+
+
+class UnknownPartitionError(CommandError):
+    """The error for a partition that the service does not know."""
+
+
+def _named_partition(
+    name: str, known: Callable[[str], Iterable[TopicIdPartition]]
+) -> TopicIdPartition:
+    """Find a partition by its name among the `known` ones of its topic."""
     match = _TOPIC_PARTITION.fullmatch(name)
     if match is None:
         raise CommandError(f"{name!r} is not TOPIC-PARTITION, for example orders-0")
     topic, partition = match["topic"], int(match["partition"])
     if match["id"]:
         return TopicIdPartition(uuid_from_text(match["id"], "topic id"), topic, partition)
-    found = [
-        summary.topic_id_partition
-        for summary in all_partitions(manager, topic=topic)
-        if summary.topic_id_partition.partition == partition
-    ]
+    found = [tp for tp in known(topic) if tp.partition == partition]
     if not found:
-        raise CommandError(
+        raise UnknownPartitionError(
             f"the tier has no partition {name}; `sediment topics list` lists its topics. For a "
             f"partition that was removed, pass TOPIC_ID:{name}; `sediment partitions -o json` "
             "shows topic ids"

@@ -2,15 +2,18 @@
 
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from itertools import islice, takewhile
+from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.offset_queries import OffsetService, SpecialTime
+from services.api.partitions import OffsetGap
 from services.api.remote_log_manager import RemoteLogManager
 from services.api.validation import INT64_MAX
 from services.cli.connections import (
@@ -22,7 +25,7 @@ from services.cli.connections import (
     command_group,
     connected_rlm,
     connected_rlmm,
-    find_partition,
+    find_readable_partition,
 )
 from services.cli.offsets import (
     TIME_HELP,
@@ -138,9 +141,10 @@ def fetch(
     \b
     Exit codes:
       0  all records were printed
-      1  batches were skipped, each with its reason on standard error
+      1  batches were skipped, or offsets are lost, each named on standard error
       2  the partition is unknown, or a time is none
-      3  RLM or RLMM could not be reached, the fetch failed, or the output is full
+      3  RLM could not be reached, the fetch failed, or the output is full; or RLM
+         does not know the partition, and RLMM could not be reached
     """
     skipped = 0
     is_marked = False
@@ -159,9 +163,9 @@ def fetch(
     since = _place(from_) if from_ is not None else _time(from_time)
     until = _place(to) if to is not None else _time(to_time)
     options = ReadOptions(max_batch_bytes, isolation.level, show_transactions, follow)
-    with connected_rlmm(rlmm, data_dir) as metadata:
-        tp = find_partition(metadata, topic_partition)
     with connected_rlm(rlm, data_dir) as manager:
+        tp = find_readable_partition(manager, topic_partition, rlmm, data_dir)
+        missing = _Missing(tp, rlmm, data_dir)
         if last is not None:
             offset = _before_end(manager, tp, last, isolation)
         elif offset is None:
@@ -174,8 +178,12 @@ def fetch(
         try:
             found = decoded(manager, tp, offset, options, skip)
             with suppress(KeyboardInterrupt) if follow else nullcontext():
-                for record in islice(takewhile(lambda r: r.offset < end, found), most):
-                    if wanted is not None and record.offset > wanted and not skipped:
+                for record in islice(_before(end, found, missing), most):
+                    if (
+                        wanted is not None
+                        and record.offset > wanted
+                        and not (skipped or missing.is_lost)
+                    ):
                         say(f"no record is shown at offset {wanted}; the next is {record.offset}")
                     wanted = None
                     if record.metadata_age_ms is not None and not is_marked:
@@ -192,8 +200,40 @@ def fetch(
                         print_line(_as_columns(record, show_transactions))
         except ReadFailedError as e:
             raise CommandError(str(e), EXIT_FAILED) from e
-    if skipped:
+    if skipped or missing.is_lost:
         raise typer.Exit(EXIT_PARTIAL)
+
+
+class _Missing:
+    """Name missing offsets that are recorded as lost, a line on standard error for each range."""
+
+    def __init__(self, tp: TopicIdPartition, rlmm: str | None, data_dir: Path | None) -> None:
+        self._tp, self._rlmm, self._data_dir = tp, rlmm, data_dir
+        self._gaps: Sequence[OffsetGap] | None = None
+        self.is_lost = False
+
+    def name(self, first: int, last: int) -> None:
+        tp, reason = self._tp, "lost before they were copied"
+        try:
+            if self._gaps is None or (self._gaps and last > self._gaps[-1].end_offset):
+                with connected_rlmm(self._rlmm, self._data_dir) as metadata:
+                    self._gaps = metadata.partition_state(tp).value.gaps
+            if not any(g.start_offset <= last and first <= g.end_offset for g in self._gaps):
+                return  # They were compacted.
+        except (RemoteStorageError, CommandError) as e:
+            reason = f"perhaps lost: {e}"
+        self.is_lost = True
+        say(f"{tp.topic}-{tp.partition}: offsets {first} to {last} are missing: {reason}")
+
+
+def _before(end: int, found: Iterator[Record], missing: _Missing) -> Iterator[Record]:
+    """Yield the records before `end`; name the lost offsets among them."""
+    for record in found:
+        if record.missing is not None and record.missing[0] < end:
+            missing.name(*record.missing)
+        if record.offset >= end:
+            return
+        yield record
 
 
 _Place = Callable[[OffsetService, TopicIdPartition, Isolation], int]
@@ -244,6 +284,9 @@ def printed(record: Record) -> PrintedRecord:
     made["leader_epoch"] = record.leader_epoch
     made["source"] = record.source.value if record.source else None
     made["kind"] = record.kind.value
+    if record.missing is not None:
+        first, last = record.missing
+        made["missing_before"] = {"start_offset": first, "end_offset": last}
     return made
 
 

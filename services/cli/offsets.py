@@ -25,8 +25,7 @@ from services.cli.connections import (
     TopicPartition,
     command_group,
     connected_rlm,
-    connected_rlmm,
-    find_partition,
+    find_readable_partition,
 )
 from services.cli.output import (
     EXIT_FAILED,
@@ -84,13 +83,13 @@ def offsets(
     Exit codes:
       0  all offsets are shown
       2  the partition is unknown, or a time is none
-      3  RLM or RLMM could not be reached, or did not answer for the partition
+      3  RLM could not be reached, or did not answer for the partition; or RLM
+         does not know it, and RLMM could not be reached
     """
     asked = [(special.name.lower(), int(special)) for special in SpecialTime]
     asked += [(text, time_ms(text)) for text in time or ()]
-    with connected_rlmm(rlmm, data_dir) as metadata:
-        tp = find_partition(metadata, topic_partition)
     with connected_rlm(rlm, data_dir) as manager:
+        tp = find_readable_partition(manager, topic_partition, rlmm, data_dir)
         found = find_offsets(manager, tp, [each for _, each in asked], isolation)
     named = [(name, answer) for (name, _), answer in zip(asked, found, strict=True)]
     if output is Format.JSON:

@@ -99,6 +99,8 @@ class Record:
         leader_epoch: of the leader that wrote it.
         source: the broker's disk or the tier.
         metadata_age_ms: how old RLM's knowledge of the tier was, if RLMM was away; else None.
+        missing: the offsets right before it, both ends inclusive, that no batch has; None if there
+            are none. They were compacted, or are a gap.
     """
 
     offset: int
@@ -110,6 +112,7 @@ class Record:
     source: RecordSource | None
     kind: RecordKind = RecordKind.DATA
     metadata_age_ms: int | None = None
+    missing: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,7 @@ def decoded(
         RemoteStorageError: RLM could not be called.
     """
     options = options or ReadOptions()
+    missing: tuple[int, int] | None = None
     while True:
         answer = _fetch(manager, tp, offset, options)
         if not answer.runs and not options.follow:
@@ -166,14 +170,15 @@ def decoded(
         for source, data in answer.runs:
             for batch in _batches(tp, data):
                 is_skipped = reader.skips(batch)
+                if batch.base_offset > offset:
+                    missing = (missing or (offset,))[0], batch.base_offset - 1
                 try:
                     for record in _wanted(batch, is_skipped, source, options):
                         if record.offset >= offset:
-                            yield (
-                                record
-                                if age_ms is None
-                                else replace(record, metadata_age_ms=age_ms)
-                            )
+                            if age_ms is not None or missing is not None:
+                                record = replace(record, metadata_age_ms=age_ms, missing=missing)
+                                missing = None
+                            yield record
                 except _UNREADABLE as e:
                     unreadable(_unreadable(tp, batch, options.batch_limit_bytes, e))
                 offset = max(offset, batch.last_offset + 1)

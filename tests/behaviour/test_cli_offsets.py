@@ -80,6 +80,20 @@ def test_offsets_shows_starts_and_ends_and_finds_times(address: str) -> None:
     }
 
 
+@pytest.mark.parametrize("command", [("offsets",), ("fetch", "--from=0")])
+def test_a_partition_that_only_the_disk_has_is_found_without_rlmm(
+    address: str, command: tuple[str, ...]
+) -> None:
+    name, *options = command
+    nowhere = "--rlmm=127.0.0.1:1"
+    done = sediment(name, "payments-0", f"--rlm={address}", nowhere, *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) > 5
+    unknown = sediment(name, "payments-9", f"--rlm={address}", nowhere, *options)
+    assert unknown.returncode == 3
+    assert "127.0.0.1:1" in unknown.stderr
+
+
 def test_offsets_as_a_table(address: str) -> None:
     done = run(address, "offsets")
     assert done.returncode == 0, done.stderr

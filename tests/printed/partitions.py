@@ -86,6 +86,9 @@ _FETCH = fields(
         "leader_epoch": integer("The leader epoch of its batch."),
         "source": nullable(one_of(RecordSource, "Where it was read from.")),
         "kind": one_of(RecordKind, "What it is to a consumer of transactions."),
+        "missing_before?": fields(
+            "The offsets right before it that no batch has, lost or compacted.", GAP["properties"]
+        ),
     },
 )
 

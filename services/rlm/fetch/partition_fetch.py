@@ -133,7 +133,7 @@ class PartitionFetch:
         return self.view.find_bounds(self._offset, self._isolation)
 
     def check_range(self, bounds: Bounds) -> None:
-        """Check that the offset to fetch is within `bounds`.
+        """Check that the offset to fetch is within `bounds`, or in a recorded gap before them.
 
         Raises:
             OffsetOutOfRangeError: if it is not.
@@ -141,9 +141,11 @@ class PartitionFetch:
             MovedToTierError: if a follower wants it, and only the tier has it.
         """
         if self._offset < bounds.log_start_offset:
-            raise self._not_there(
-                f"offset {self._offset} is below the log start offset {bounds.log_start_offset}"
-            )
+            if self._is_follower or self._offset < self.view.tier.log_start_offset:
+                raise self._not_there(
+                    f"offset {self._offset} is below the log start offset {bounds.log_start_offset}"
+                )
+            self._offset = self._part_offset = self.view.behind_hole(self._offset)
         if self._offset > bounds.log_end_offset:
             raise self._not_there(
                 f"offset {self._offset} is beyond the log end offset {bounds.log_end_offset}"
@@ -255,7 +257,7 @@ class PartitionFetch:
         """Read whole batches from the offset, to the end of the budget or of what may be read.
 
         Raises:
-            OffsetOutOfRangeError, NotServedHereError: if no segment contains the next offset.
+            OffsetOutOfRangeError, NotServedHereError: if the next offset was deleted.
             MovedToTierError: if a follower wants the next offset, and only the tier has it.
             ReadThrottledError: if the fetch quota is used up.
             ReadTimeoutError: if the store does not send the next bytes in time.
@@ -324,7 +326,8 @@ class PartitionFetch:
             if segment is not None and self._is_follower:
                 raise self.view.moved(self._offset)
             if segment is None:
-                raise self._not_there(f"no segment contains offset {self._offset}")
+                self._offset = self.view.in_time(lambda: self.view.behind_hole(self._offset))
+                return
             if self._offset > segment.start_offset:
                 found = segment
                 self.view.in_time(lambda: self._load_index(found))

@@ -14,9 +14,11 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.lineage import EpochEnd, Lineage
+from services.api.partitions import is_recorded
 from services.api.remote_log_manager import FetchRole, IsolationLevel
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.fair_queue import Slot
+from services.rlm.copy.gaps import lost_ranges
 from services.rlm.fetch.read_ahead import ReadTimeoutError, TierWait
 from services.rlm.fetch.reader_pool import ReaderPool
 from services.rlm.fetch.segment_lookups import ListedSegments
@@ -33,7 +35,7 @@ _ROUNDING_S = 0.005
 
 
 class OffsetOutOfRangeError(Exception):
-    """The error for an offset below the log start, beyond the log end, or between segments.
+    """The error for an offset below the log start, beyond the log end, or deleted during the read.
 
     An offset between the high watermark and the log end is in range, as in Kafka (LocalLog.read),
     with no records yet.
@@ -524,6 +526,40 @@ class PartitionView:
         if self.log is None or not self.partition.role.is_leader:
             name = self.partition.topic_id_partition
             raise NotServedHereError(f"{name} is not led here; a replica asks the leader's RLM")
+
+    def behind_hole(self, offset: int) -> int:
+        """Return the next offset that the tier or the log has, if neither has `offset`.
+
+        A reader goes on there, as behind records that were compacted.
+
+        Raises:
+            OffsetOutOfRangeError, NotServedHereError: if the offset was deleted, or none follows.
+            RetriableRemoteStorageError: if the offset may be lost, which is not recorded yet.
+            RecentTierError: if the tier was read for another request.
+            RemoteStorageError: if RLMM or RSM cannot be read.
+        """
+        if self.tier_is_recent:
+            raise RecentTierError(f"offset {offset} is not in the tier as it was a moment ago")
+        covered, log = self.tier.covered(self.lineage()), self.log
+        following = [first for first, _ in covered if first > offset]
+        if log is not None and log.log_start_offset > offset:
+            following.append(log.log_start_offset)
+        if not following or covered.covers(offset, offset):
+            raise self.not_there(offset, f"offset {offset} was deleted during the read")
+        behind, partition = min(following), self.partition
+        log = None if log is None else log.from_offset(self.tier.log_start_offset)
+        lost = self.ask(lambda: lost_ranges(partition, log, covered, self.tier))
+        if not any(first <= offset <= last for first, last in lost):
+            if offset < self.bounds().log_start_offset:
+                raise self.not_there(offset, f"offset {offset} was deleted")
+        elif not is_recorded(
+            self.ask(lambda: partition.tier.gaps.refresh(self.tier)), offset, behind - 1
+        ):
+            raise RetriableRemoteStorageError(
+                f"{partition.topic_id_partition}: offsets {offset} to {behind - 1} are neither in "
+                "the tier nor on this disk, and no loss is recorded yet; retry"
+            )
+        return behind
 
     def moved(self, offset: int) -> MovedToTierError:
         """Make the error of a follower's offset that is only in the tier."""
