@@ -35,6 +35,7 @@ from services.api.errors import (
 )
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.common.failpoints import failpoint
+from services.rlmm.engine import LostSessionError, verify_session
 from services.rlmm.metrics import Operation, Result, observe
 from services.rlmm.rows import SEGMENT_COLUMNS
 from services.rlmm.shares import ConnectionShares
@@ -58,6 +59,12 @@ safe. It reads the row that another transaction wrote first, if that is why a ke
 _STALE = frozenset({"0A000", "26000", "42P05"})
 """A prepared statement no longer fits the schema, is gone, or exists already. Nothing was changed;
 after a rollback, or in a new session, the statement is prepared again.
+"""
+
+_CONDEMNED = frozenset({"08P01", "25006"})
+"""Nothing was changed, and the session is good for nothing more: it is not ours alone, or its
+server takes no changes because another one has replaced it. psycopg itself closes the connections
+of sessions that have ended (57P01, 57P02, 57P05, 25P03 and class 08).
 """
 
 _DISK_FULL = "53100"
@@ -115,7 +122,7 @@ class Transactions:
             return retry_if_rolled_back(lambda: self._change_once(work))
 
     def _change_once(self, work: Callable[[Session], T]) -> T:
-        with self._turn(), self._sessions.begin() as session:
+        with self._discarding(), self._turn(), self._sessions.begin() as session:
             result = work(session)
             session.flush()
             failpoint("rlmm.before_commit")
@@ -130,7 +137,7 @@ class Transactions:
             RetriableRemoteStorageError: the database is unreachable or busy.
         """
         with _measured("read"):
-            return self._again_where_stale(lambda: self._read_once(query))
+            return self._again_if_condemned(lambda: self._read_once(query))
 
     def _read_once(self, query: Callable[[Connection], T]) -> T:
         # Sends no BEGIN. Detects the end of a session, whichever library ran the statement.
@@ -149,36 +156,63 @@ class Transactions:
             RetriableRemoteStorageError: the database is unreachable or busy.
         """
         with _measured("look_up"):
-            return self._again_where_stale(lambda: self._read_row_once(statement, parameters))
+            return self._again_if_condemned(lambda: self._read_row_once(statement, parameters))
 
     def _read_row_once(self, statement: str, parameters: Mapping[str, object]) -> Any:
         with self._turn(), self._cursor() as cursor:
             return cursor.execute(statement, parameters, prepare=True).fetchone()
 
-    def _again_where_stale(self, reading: Callable[[], T]) -> T:
-        """Retry a read once in new sessions, because a stale session fails until a rollback."""
+    def check_session(self) -> None:
+        """Verify that a session is still the one that RLMM began, and may write.
+
+        Raises:
+            RetriableRemoteStorageError: neither it nor a new one is.
+        """
+        with _measured("look_up"):
+            self._again_if_condemned(self._check_session_once)
+
+    def _check_session_once(self) -> None:
+        with self._turn(), self._pooled() as (pooled, _):
+            verify_session(pooled)
+
+    def _again_if_condemned(self, reading: Callable[[], T]) -> T:
+        """Retry a read once in new sessions: a stale session fails until a rollback."""
         try:
-            return reading()
+            with self._discarding():
+                return reading()
         except (DBAPIError, psycopg.Error) as e:
-            if sqlstate(e) not in _STALE:
+            if not _is_condemned(e):
                 raise
-        # The plans of the other sessions are stale too.
-        self._engine.dispose()
         return reading()
+
+    @contextmanager
+    def _discarding(self) -> Iterator[None]:
+        """Discard all sessions if one is condemned: the same cause has spoilt the others."""
+        try:
+            yield
+        except (DBAPIError, psycopg.Error) as e:
+            if _is_condemned(e):
+                self._engine.dispose()
+            raise
 
     @contextmanager
     def _cursor(self) -> Iterator[psycopg.Cursor[Any]]:
         """Yield the cursor that a pooled connection keeps; each statement commits."""
+        with self._pooled() as (pooled, connection):
+            cursor = pooled.info.get(_CURSOR)
+            if cursor is None:
+                cursor = connection.cursor(binary=True, row_factory=namedtuple_row)
+                pooled.info[_CURSOR] = cursor
+            yield cursor
+
+    @contextmanager
+    def _pooled(self) -> "Iterator[tuple[PoolProxiedConnection, psycopg.Connection[Any]]]":
         pooled = self._engine.raw_connection()
         connection = pooled.driver_connection
         assert isinstance(connection, psycopg.Connection)
-        cursor = pooled.info.get(_CURSOR)
-        if cursor is None:
-            cursor = connection.cursor(binary=True, row_factory=namedtuple_row)
-            pooled.info[_CURSOR] = cursor
         try:
             connection.autocommit = True
-            yield cursor
+            yield pooled, connection
         finally:
             self._give_back(pooled, connection)
 
@@ -204,21 +238,30 @@ class Transactions:
             RetriableRemoteStorageError: the database is unreachable or busy.
         """
         # Commits, because psycopg drops the session's prepared statements on a rollback.
-        with _measured("scan"), self._turn(), self._engine.begin() as connection:
+        with (
+            _measured("scan"),
+            self._discarding(),
+            self._turn(),
+            self._engine.begin() as connection,
+        ):
             return query(connection)
+
+
+def _is_condemned(e: DBAPIError | psycopg.Error) -> bool:
+    return isinstance(e, LostSessionError) or sqlstate(e) in _STALE | _CONDEMNED
 
 
 def retry_if_rolled_back(transaction: Callable[[], T]) -> T:
     """Run a whole transaction, up to ATTEMPTS times.
 
-    Retries if the database rolled the transaction back for others, for a key that is taken or for
-    a stale prepared statement.
+    Retries if the database rolled the transaction back for others, for a key that is taken or
+    because its session is stale or condemned.
     """
     for _ in range(ATTEMPTS - 1):
         try:
             return transaction()
         except (DBAPIError, psycopg.Error) as e:
-            if sqlstate(e).split()[0] not in _ROLLED_BACK | _STALE:
+            if sqlstate(e).split()[0] not in _ROLLED_BACK and not _is_condemned(e):
                 raise
         time.sleep(PAUSE_S)
     return transaction()
@@ -308,6 +351,12 @@ def _our_error(e: SQLAlchemyError | psycopg.Error) -> RemoteStorageError:
         return CorruptMetadataError(
             f"rows of the metadata database contradict this change ({state}); nothing was changed "
             "and a retry cannot help: see RLMM's log and docs/database.md#rows-that-contradict"
+        )
+    if isinstance(e, LostSessionError) or code == "25006":
+        reason = str(e) if isinstance(e, LostSessionError) else "it takes no changes"
+        return RetriableRemoteStorageError(
+            f"the metadata database has another session or server than before: {reason}; RLMM "
+            "connects again: retry"
         )
     if isinstance(e, retriable) or code in _NOT_READY:
         return RetriableRemoteStorageError(

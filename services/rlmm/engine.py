@@ -1,17 +1,20 @@
-"""Create the engine on PostgreSQL: its URL, password, timeouts and pool of connections."""
+"""Create the engine on PostgreSQL: its URL, password, pool of connections and their sessions."""
 
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
-from sqlalchemy import URL, Engine, create_engine, event, make_url
-from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
+from sqlalchemy import URL, Engine, PoolProxiedConnection, create_engine, event, make_url
+from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import ConnectionPoolEntry
 
-from services.api.errors import InvalidRequestError
+from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
 from services.common.bounded_file import SecretFileError, read_secret
 
 T = TypeVar("T")
@@ -19,6 +22,9 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 5432
+
+SESSION_MAX_AGE_S = 600.0
+"""An address may lead to another server by then, while the one before stays up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,7 @@ class DatabaseLimits:
     statement_timeout_ms: int = 20_000
     lock_timeout_ms: int = 10_000
     idle_in_transaction_timeout_ms: int = 10_000
+    session_max_age_s: float = SESSION_MAX_AGE_S
 
 
 DEFAULT_LIMITS = DatabaseLimits()
@@ -42,20 +49,22 @@ def create_database_engine(
     application_name: str = "rlmm",
     *,
     password_file: Path | None = None,
-    asks_for_settings: bool = True,
 ) -> Engine:
     """Create an engine on PostgreSQL through psycopg 3. Opens no connection yet.
 
     Args:
         password_file: has the password, if the URL has none; read for each new connection.
-        asks_for_settings: if False, sessions keep the settings that the server gives to their role.
 
     Raises:
         InvalidRequestError: the text is not the URL of a PostgreSQL database, or the password file
             cannot be used.
     """
+    url = _url(database_url).set(drivername="postgresql+psycopg")
+    if len(_hosts(url)) > 1:
+        # libpq would take the first one that answers, also if it is a standby.
+        url = url.update_query_dict({"target_session_attrs": "read-write", **url.query})
     engine = create_engine(
-        _url(database_url).set(drivername="postgresql+psycopg"),
+        url,
         isolation_level="READ COMMITTED",
         hide_parameters=True,
         pool_size=limits.pool_size,
@@ -63,13 +72,24 @@ def create_database_engine(
         # The plans and rows of the last used connection are in the processor's cache.
         pool_use_lifo=True,
         pool_timeout=limits.pool_timeout_ms / 1000,
-        connect_args={
-            **_connect_args(application_name, limits.connect_timeout_ms),
-            **({"options": _options(limits)} if asks_for_settings else {}),
-        },
+        pool_recycle=limits.session_max_age_s,
+        connect_args=_connect_args(application_name, limits.connect_timeout_ms),
     )
-    if password_file is not None:
-        _read_password_from(engine, password_file)
+    passwords = None if password_file is None else _passwords(engine, password_file)
+    sessions = _Sessions(engine, limits)
+
+    @event.listens_for(engine, "do_connect")
+    def connect(
+        dialect: Dialect, entry: ConnectionPoolEntry, arguments: list[Any], named: dict[str, Any]
+    ) -> Any:
+        def connected(**password: str) -> Any:
+            return dialect.connect(*arguments, **{**named, **password})
+
+        def begun() -> Any:
+            return passwords.connect(lambda p: connected(password=p)) if passwords else connected()
+
+        return sessions.begin(begun, entry)
+
     return engine
 
 
@@ -91,32 +111,25 @@ def _url(database_url: str) -> URL:
     return url
 
 
-def _read_password_from(engine: Engine, file: Path) -> None:
-    """Let each new connection use the password that is in the file then.
-
-    If the server refuses it, the password of the last connection is tried too: it stays good from
-    the replacement of the file until the change of the role. If that is refused as well, the role
-    has changed meanwhile, and the file's is tried once more. Open connections need no password.
-    """
+def _passwords(engine: Engine, file: Path) -> "Passwords":
     if engine.url.password is not None:
         raise InvalidRequestError(
             "database_url: has a password, and RLMM_DATABASE_PASSWORD_FILE names another; remove "
             "one of them"
         )
     try:
-        passwords = Passwords(file)
+        return Passwords(file)
     except SecretFileError as e:
         raise InvalidRequestError(f"RLMM_DATABASE_PASSWORD_FILE: {e}") from None
 
-    @event.listens_for(engine, "do_connect")
-    def connect(
-        dialect: Dialect, _record: object, arguments: list[Any], named: dict[str, Any]
-    ) -> DBAPIConnection:
-        return passwords.connect(lambda p: dialect.connect(*arguments, **{**named, "password": p}))
-
 
 class Passwords:
-    """Reads the password from its file, and remembers the last one that the server accepted."""
+    """Lets each new connection use the password that is in the file then.
+
+    If the server refuses it, the password of the last connection is tried too: it stays good from
+    the replacement of the file until the change of the role. If that is refused as well, the role
+    has changed meanwhile, and the file's is tried once more. Open connections need no password.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -153,20 +166,32 @@ def endpoint(url: URL) -> str:
 
     If the URL names several hosts (?host=A:5432&host=B:5432), return all of them with commas.
     """
-    named = url.query.get("host", ())
-    hosts = [named] if isinstance(named, str) else list(named)
-    if not hosts:
-        hosts = [f"{url.host or 'localhost'}:{url.port or DEFAULT_PORT}"]
+    hosts = _hosts(url) or [f"{url.host or 'localhost'}:{url.port or DEFAULT_PORT}"]
     return f"{','.join(hosts)}/{url.database or ''}"
 
 
-def _options(limits: DatabaseLimits) -> str:
-    """Return the settings that a session requests from the server when it begins."""
-    session = {
+def _hosts(url: URL) -> list[str]:
+    """Return the hosts that the query of a URL names."""
+    named = url.query.get("host", ())
+    return [named] if isinstance(named, str) else list(named)
+
+
+def _settings(limits: DatabaseLimits) -> dict[str, str]:
+    """Return the settings of each session, whatever server, database, role and pooler give it."""
+    settings: dict[str, object] = {
         "statement_timeout": limits.statement_timeout_ms,
         "lock_timeout": limits.lock_timeout_ms,
         "idle_in_transaction_session_timeout": limits.idle_in_transaction_timeout_ms,
+        "idle_session_timeout": 0,
         "synchronous_commit": "on",
+        "default_transaction_isolation": "read committed",
+        "default_transaction_deferrable": "off",
+        # psycopg parses texts in these forms.
+        "client_encoding": "UTF8",
+        "DateStyle": "ISO, MDY",
+        "IntervalStyle": "postgres",
+        "TimeZone": "UTC",
+        "standard_conforming_strings": "on",
         # To plan a look-up for its values takes longer than to run it.
         "plan_cache_mode": "force_generic_plan",
         # A plan is kept, so a plan made while a table was small or had no statistics must use the
@@ -178,7 +203,151 @@ def _options(limits: DatabaseLimits) -> str:
         "tcp_keepalives_interval": 5,
         "tcp_keepalives_count": 3,
     }
-    return " ".join(f"-c {name}={value}" for name, value in session.items())
+    return {name: str(value) for name, value in settings.items()}
+
+
+_SESSION = "session"
+"""The key under which a pooled connection keeps how to verify its session."""
+
+_PROCESS, _SERVER = "process", "server"
+"""What serves a session; in its state beside its settings."""
+
+
+class LostSessionError(psycopg.OperationalError):
+    """A connection does not serve the session any more that RLMM gave its settings."""
+
+
+def verify_session(pooled: PoolProxiedConnection) -> None:
+    """Ask a pooled connection whether its session is the one that began, and may write.
+
+    Raises:
+        LostSessionError: it is not.
+    """
+    pooled.info[_SESSION]()
+
+
+@dataclass
+class RefusedSessionError(Exception):
+    """The cause of an error if a session is not what RLMM needs.
+
+    Attributes:
+        problems: by what is wrong, for example "setting server_encoding".
+    """
+
+    problems: dict[str, str]
+
+
+class _Sessions:
+    """Gives each new session its settings, and asks the session whether it has them."""
+
+    def __init__(self, engine: Engine, limits: DatabaseLimits) -> None:
+        self._engine = engine
+        self._settings = _settings(limits)
+        self._is_pooler_verified = False
+        self._server = ""
+
+    def begin(
+        self, connect: Callable[[], "psycopg.Connection[Any]"], entry: ConnectionPoolEntry
+    ) -> "psycopg.Connection[Any]":
+        """Connect, and return a connection that serves one session and can change the database.
+
+        Raises:
+            RetriableRemoteStorageError: the session is refused.
+        """
+        connection = connect()
+        try:
+            connection.autocommit = True
+            given = self._give(connection)
+            state = self._ask(connection)
+            problems = {
+                f"setting {name}": f"is {state[name]}, should be {value}: the session does not "
+                "keep what RLMM sets; is a pooler between them?"
+                for name, value in given.items()
+                if state[name] != value
+            } | _problems(state)
+            if not problems and state[_PROCESS] != str(connection.info.backend_pid):
+                problems = self._pooler_problems(connection, connect)
+            if problems:
+                text = "; ".join(f"{what} {problem}" for what, problem in problems.items())
+                raise RetriableRemoteStorageError(
+                    f"the metadata database is refused: {text}"
+                ) from RefusedSessionError(problems)
+            connection.autocommit = False
+            entry.info[_SESSION] = partial(self._verify, connection, state)
+        except BaseException:
+            connection.close()
+            raise
+        if self._server not in ("", state[_SERVER]):
+            # Open sessions of the server before must not be used again.
+            self._engine.dispose()
+        self._server = state[_SERVER]
+        return connection
+
+    def _give(self, connection: "psycopg.Connection[Any]") -> dict[str, str]:
+        """Set the settings; return them as PostgreSQL writes them."""
+        calls = ", ".join(["set_config(%s, %s, false)"] * len(self._settings))
+        values = [text for each in self._settings.items() for text in each]
+        row = connection.execute(f"SELECT {calls}".encode(), values).fetchone()
+        assert row is not None
+        return dict(zip(self._settings, row, strict=True))
+
+    def _ask(self, connection: "psycopg.Connection[Any]") -> dict[str, str]:
+        """Ask a session for its settings, and for what serves it."""
+        names = [*self._settings, "server_encoding", "transaction_read_only"]
+        asked = ", ".join(["current_setting(%s)"] * len(names))
+        query = f"SELECT {asked}, pg_backend_pid()::text, pg_postmaster_start_time()::text"
+        row = connection.execute(query.encode(), names).fetchone()
+        assert row is not None
+        return dict(zip([*names, _PROCESS, _SERVER], row, strict=True))
+
+    def _verify(self, connection: "psycopg.Connection[Any]", began: dict[str, str]) -> None:
+        state = self._ask(connection)
+        if state[_PROCESS] != began[_PROCESS]:
+            self._is_pooler_verified = False
+        changed = [name for name in began if state[name] != began[name]]
+        if changed:
+            raise LostSessionError(
+                f"{changed[0]} of a session was {began[changed[0]]}, and is {state[changed[0]]}"
+            )
+
+    def _pooler_problems(
+        self,
+        connection: "psycopg.Connection[Any]",
+        connect: Callable[[], "psycopg.Connection[Any]"],
+    ) -> dict[str, str]:
+        """Find out whether a pooler gives each of two connections a session of its own."""
+        if self._is_pooler_verified:
+            return {}
+        with closing(connect()) as other:
+            other.autocommit = True
+            # In an order in which no rotation of sessions gives each one the same every time.
+            asked = [connection, other, other, connection, connection, other]
+            pairs = {(id(each), each.execute(_ASK_PROCESS).fetchone()) for each in asked}
+        self._is_pooler_verified = len(pairs) == len({process for _, process in pairs}) == 2
+        return {} if self._is_pooler_verified else {"pooler": NO_SESSION}
+
+
+_ASK_PROCESS = b"SELECT pg_backend_pid()"
+
+NO_SESSION = (
+    "assigns the server's sessions by transaction or statement, and RLMM needs one for each "
+    "connection: set pool_mode=session for this database, or connect to the server itself"
+)
+
+
+def _problems(state: dict[str, str]) -> dict[str, str]:
+    problems = {}
+    if state["server_encoding"] != "UTF8":
+        problems["setting server_encoding"] = (
+            f"is {state['server_encoding']}, should be UTF8: names and texts cannot be stored; "
+            "create a database with ENCODING 'UTF8'"
+        )
+    if state["transaction_read_only"] != "off":
+        problems["setting transaction_read_only"] = (
+            "is on, should be off: nothing can be changed; is this a standby, or a primary that "
+            "another one has replaced?"
+        )
+    return problems
 
 
 def _connect_args(application_name: str, connect_timeout_ms: int) -> dict[str, str | int]:

@@ -499,14 +499,15 @@ class SqlRemoteLogMetadataManager:
         self._watches.close()
 
     def check(self) -> None:
-        """Check that the database is reachable and has a schema that this release supports.
+        """Check that the database can be changed and has a schema that this release supports.
 
         Raises:
-            RetriableRemoteStorageError: the database is unreachable, or its schema is older than
-                this release's.
+            RetriableRemoteStorageError: the database is unreachable or read-only, a pooler changes
+                sessions, or the schema is older than this release's.
         """
         self._is_usable = False
         try:
+            self._transactions.check_session()
             revision = self._schema_revision()
         except RetriableRemoteStorageError as e:
             raise RetriableRemoteStorageError(f"{self._database}: {e}") from e

@@ -25,7 +25,12 @@ from sqlalchemy import (
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.rlmm.db import errors_named
-from services.rlmm.engine import DatabaseLimits, create_database_engine, endpoint
+from services.rlmm.engine import (
+    DatabaseLimits,
+    RefusedSessionError,
+    create_database_engine,
+    endpoint,
+)
 from services.rlmm.refused_connections import refusal_of
 from services.rlmm.rows import ms_of
 from services.rlmm.schema_revision import MIGRATIONS, is_usable, known_revision
@@ -99,12 +104,11 @@ def connected(
     password_file: Path | None = None,
     *,
     autocommit: bool = False,
-    asks_for_settings: bool = True,
 ) -> Iterator[Connection]:
     """Open the single connection of a command that maintains the schema or its rows.
 
     Args:
-        password_file, asks_for_settings: see create_database_engine.
+        password_file: see create_database_engine.
 
     Raises:
         InvalidRequestError: the text is not the URL of a PostgreSQL database.
@@ -112,11 +116,7 @@ def connected(
             database, never the password.
     """
     engine = create_database_engine(
-        database_url,
-        _LIMITS,
-        "rlmm-schema",
-        password_file=password_file,
-        asks_for_settings=asks_for_settings,
+        database_url, _LIMITS, "rlmm-schema", password_file=password_file
     )
     level = "AUTOCOMMIT" if autocommit else "READ COMMITTED"
     try:
@@ -125,7 +125,7 @@ def connected(
     except RetriableRemoteStorageError as e:
         refusal = refusal_of(e)
         if refusal is None:
-            raise RetriableRemoteStorageError(f"{endpoint(engine.url)}: {e}") from e
+            raise RetriableRemoteStorageError(f"{endpoint(engine.url)}: {e}") from e.__cause__ or e
         remedy = "correct the user, password or database name" if refusal.is_final else "retry"
         text = f"{endpoint(engine.url)}: the metadata database cannot be used: {refusal}; {remedy}"
         raise RetriableRemoteStorageError(text) from refusal
@@ -216,16 +216,9 @@ OLDEST_SERVER = 14
 _REQUIRED_SETTINGS = {
     "fsync": (["on"], "an acknowledged change can be lost with the server's power"),
     "full_page_writes": (["on"], "a crash while a page is written can spoil the page"),
-    "synchronous_commit": (
-        ["on", "remote_apply"],
-        "an acknowledged change can be lost with the server, where a pooler drops what RLMM's "
-        "sessions ask for",
-    ),
     "autovacuum": (["on"], "look-ups slow down as rows die, and never get faster again"),
-    "server_encoding": (["UTF8"], "names of topics cannot be stored"),
-    "transaction_read_only": (["off"], "nothing can be changed; is this a standby?"),
 }
-"""Server settings that a session must have by default, and the effect of wrong ones."""
+"""Settings of the server that no session can have for itself, and the effect of wrong ones."""
 
 _RULES = ("add_index", "add_fk", "add_constraint")
 """Alembic's names of differences in constraints and indexes."""
@@ -256,7 +249,7 @@ class SchemaProblem:
 
 
 def check_schema(database_url: str, password_file: Path | None = None) -> list[SchemaProblem]:
-    """List all problems of server and schema. Changes nothing.
+    """List all problems of sessions, server and schema. Changes nothing.
 
     A later release's schema may have more, and other indexes and rules: only its tables, columns
     and views are checked.
@@ -264,9 +257,17 @@ def check_schema(database_url: str, password_file: Path | None = None) -> list[S
     Raises:
         RetriableRemoteStorageError: the database is unreachable.
     """
-    with connected(database_url, password_file, asks_for_settings=False) as connection:
-        problems = list(_server_problems(connection))
+    try:
+        return _schema_problems(database_url, password_file)
+    except RetriableRemoteStorageError as e:
+        if not isinstance(e.__cause__, RefusedSessionError):
+            raise
+        return [SchemaProblem(what, problem) for what, problem in e.__cause__.problems.items()]
+
+
+def _schema_problems(database_url: str, password_file: Path | None) -> list[SchemaProblem]:
     with connected(database_url, password_file) as connection:
+        problems = list(_server_problems(connection))
         revision = revision_in(connection)
         if not is_usable(revision):
             present = revision or "none"

@@ -20,6 +20,7 @@ from sqlalchemy import Connection, Engine
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
 from services.rlmm.db import PartitionKey, errors_named, run
+from services.rlmm.engine import SESSION_MAX_AGE_S
 
 READ_INTERVAL_S = 0.05
 """The pause between two reads if this process commits nothing: what other processes commit waits
@@ -54,9 +55,10 @@ EVENT_COLUMNS = "topic_id, partition, revision, kind, to_state, segment_id"
 CHANGES = f"""
     WITH present AS MATERIALIZED (
         SELECT snapshot::text AS snapshot, pg_postmaster_start_time()::text AS server,
-            pg_snapshot_xmax(snapshot)::text::bigint AS next_id
+            pg_snapshot_xmax(snapshot)::text::bigint AS next_id,
+            current_setting('transaction_read_only') = 'on' AS is_read_only
         FROM (SELECT pg_current_snapshot() AS snapshot) AS each)
-    SELECT present.snapshot, present.server, changed.*,
+    SELECT present.snapshot, present.server, present.is_read_only, changed.*,
         (SELECT name FROM topics WHERE topic_id = changed.topic_id) AS topic
     FROM present
     LEFT JOIN LATERAL (
@@ -103,7 +105,8 @@ def read_changes(connection: Connection, since: Snapshot | None) -> tuple[Snapsh
         since: the earlier snapshot; None reads no events.
 
     Raises:
-        RetriableRemoteStorageError: the earlier snapshot is of another server.
+        RetriableRemoteStorageError: the earlier snapshot is of another server, or this one is
+            read-only.
     """
     values = {
         "next_id": None if since is None else since.next_id,
@@ -111,6 +114,9 @@ def read_changes(connection: Connection, since: Snapshot | None) -> tuple[Snapsh
     }
     rows = run(connection, CHANGES, [], values).fetchall()
     present = Snapshot.of(rows[0].server, rows[0].snapshot)
+    if rows[0].is_read_only:
+        # Another server has replaced this one, or will: what it commits is not seen here.
+        raise RetriableRemoteStorageError("the metadata database takes no changes; watch again")
     if since is not None and not present.follows(since):
         raise RetriableRemoteStorageError(
             "the metadata database is another server than before, or was restarted; watch again"
@@ -234,8 +240,10 @@ class Reader(Thread):
     def run(self) -> None:
         error: RemoteStorageError = stopping()
         try:
-            with errors_named(), self._connected() as connection:
-                self._read(connection)
+            seen = None
+            while not self._stopping.is_set():
+                with errors_named(), self._connected() as connection:
+                    seen = self._read(connection, seen)
         except RemoteStorageError as e:
             error = RetriableRemoteStorageError(f"the changes cannot be read: {e}; watch again")
         except Exception as e:  # noqa: BLE001 - logged; each watch gets it
@@ -261,8 +269,11 @@ class Reader(Thread):
             connection.detach()
             yield connection
 
-    def _read(self, connection: Connection) -> None:
-        seen, _ = read_changes(connection, None)
+    def _read(self, connection: Connection, seen: Snapshot | None) -> Snapshot:
+        """Read until the end, or until the session is as old as those of the pool may become."""
+        ends_s = time.monotonic() + SESSION_MAX_AGE_S
+        if seen is None:
+            seen, _ = read_changes(connection, None)
         self._first_read.set()
         while not self._is_stopped_in_pause(time.monotonic() + SHORTEST_INTERVAL_S):
             # Before the read: a commit during the read asks for another one.
@@ -270,6 +281,9 @@ class Reader(Thread):
             began_s = time.monotonic()
             seen, events = read_changes(connection, seen)
             self._hand_out(events, began_s)
+            if began_s > ends_s:
+                break
+        return seen
 
     def _is_stopped_in_pause(self, earliest_s: float) -> bool:
         """Wait for the time of the next read; return whether there is none."""

@@ -142,17 +142,6 @@ def test_schema_changes_of_a_later_release_are_no_problem(database_url: str) -> 
 
 
 @pytest.mark.deep
-def test_the_servers_session_defaults_are_checked_not_our_own_sessions(database_url: str) -> None:
-    name = database_url.rpartition("/")[2]
-    execute(database_url, f'ALTER DATABASE "{name}" SET synchronous_commit = off')
-    [problem] = check_schema(database_url)
-    assert problem.what == "setting synchronous_commit"
-    assert problem.problem.startswith("is off, should be on or remote_apply: ")
-    execute(database_url, f'ALTER DATABASE "{name}" SET synchronous_commit = remote_apply')
-    assert check_schema(database_url) == []
-
-
-@pytest.mark.deep
 def test_a_server_that_may_lose_changes_is_reported(server_directory: Path) -> None:
     with EmbeddedPostgres(server_directory / "careless", {"fsync": "off"}) as server:
         url = server.create_database("careless")

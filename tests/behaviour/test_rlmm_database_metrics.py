@@ -60,7 +60,7 @@ def test_each_operation_is_counted_and_is_a_success(engine: Engine) -> None:
 def test_a_check_of_readiness_is_work_too(engine: Engine) -> None:
     before = works("look_up", "ok")
     SqlRemoteLogMetadataManager(engine).check()
-    assert works("look_up", "ok") == before + 2
+    assert works("look_up", "ok") == before + 3
 
 
 @pytest.mark.parametrize(

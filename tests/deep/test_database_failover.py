@@ -14,12 +14,15 @@ from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.watches import WatchedPartition
+from services.local.process import LOOPBACK
 from services.local.seaweedfs import SeaweedFS
 from services.rlmm import schema
 from tests.contract.rlmm.segments import FINISHED, add, id_of, move, segment
 from tests.harness.background import Background
 from tests.harness.eventually import eventually
 from tests.harness.own_servers import own_s3
+from tests.harness.proxy import TcpProxy
 from tests.harness.rlmm_process import running_rlmm
 from tests.harness.standby import Replicated, replicated
 from tests.harness.synthetic_log import make_log_dir, roll_segment
@@ -32,6 +35,7 @@ WRITERS = 8
 CHANGES = 50
 PARTITIONS, SEGMENTS, SEGMENT_BYTES = 3, 4, 64 * 1024
 WRITES_AGAIN_S = 30.0
+LEFT_S = 1.0
 BUSY = 4
 """How many times longer a busy machine may take."""
 
@@ -111,6 +115,42 @@ def test_no_acknowledged_change_is_lost_with_a_synchronous_standby(
             assert {each: stored.get(each) for each in writer.acknowledged} == writer.acknowledged
     again_s = [min(at_s for at_s in w.at_s if at_s > killed_s) - killed_s for w in writers]
     record_property("all writers write again after, s", f"{max(again_s):.1f}")
+
+
+@pytest.mark.parametrize("way", ["two hosts", "one address that moves"])
+def test_a_primary_that_turns_read_only_and_stays_up_is_left_within_a_second(
+    servers: Replicated,
+    tmp_path: Path,
+    way: str,
+    record_property: Callable[[str, object], None],
+) -> None:
+    direct = servers.primary.create_database("tier")
+    schema.upgrade(direct)
+    servers.catch_up()
+    address = f"{LOOPBACK}:{servers.primary.port}"
+    with TcpProxy(address) as moves, ExitStack() as running:
+        moved = direct.replace(address, moves.address)
+        url = servers.url("tier", attributes="") if way == "two hosts" else moved
+        rlmm = running.enter_context(running_rlmm(url, tmp_path / "rlmm"))
+        names = [TopicIdPartition(uuid4(), f"t-{i}", 0) for i in range(WRITERS)]
+        writers = [running.enter_context(Writer(rlmm.client, name)) for name in names]
+        watched = rlmm.client.watch_partitions([WatchedPartition(name) for name in names])
+        next(watched)
+        eventually(lambda: all(len(writer.at_s) > CHANGES for writer in writers))
+        servers.refuse_changes()
+        servers.catch_up()
+        servers.promote()
+        moves.lead_to(f"{LOOPBACK}:{servers.standby.port}")
+        promoted_s = time.monotonic()
+        eventually(lambda: all(w.changes_since(promoted_s) > CHANGES for w in writers))
+        with pytest.raises(RetriableRemoteStorageError):
+            list(watched)  # of the server before, whose changes have ended
+        running.pop_all().close()
+    first_s = min(at_s for w in writers for at_s in w.at_s if at_s > promoted_s) - promoted_s
+    last_s = max(min(at_s for at_s in w.at_s if at_s > promoted_s) for w in writers) - promoted_s
+    record_property("first write after the promotion, s", f"{first_s:.2f}")
+    record_property("all writers write again after, s", f"{last_s:.2f}")
+    assert last_s < LEFT_S * BUSY
 
 
 def test_rebuild_brings_back_what_an_asynchronous_standby_lacks(

@@ -34,8 +34,7 @@ class Proxy(ABC):
 
     def __init__(self, upstream: str, seed: int = 0) -> None:
         """Create a proxy; `upstream` is HOST:PORT and need not exist yet."""
-        host, _, port = upstream.rpartition(":")
-        self._upstream = (host, int(port))
+        self.lead_to(upstream)
         self._lock = Lock()
         self._open: set[socket.socket] = set()
         self._listener: socket.socket | None = None
@@ -61,6 +60,11 @@ class Proxy(ABC):
             with suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
             listener.close()
+
+    def lead_to(self, upstream: str) -> None:
+        """Serve later connections by another HOST:PORT; open ones stay where they are."""
+        host, _, port = upstream.rpartition(":")
+        self._upstream = (host, int(port))
 
     def cut_connections(self) -> None:
         """End every connection that is open now."""

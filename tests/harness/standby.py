@@ -30,11 +30,11 @@ class Replicated:
     primary: EmbeddedPostgres
     standby: EmbeddedPostgres
 
-    def url(self, database: str) -> str:
+    def url(self, database: str, *, attributes: str = "&target_session_attrs=read-write") -> str:
         """Return the URL of whichever of the two takes writes."""
         hosts = "&".join(f"host={LOOPBACK}:{s.port}" for s in (self.primary, self.standby))
         login = self.primary.url(database).partition("@")[0]
-        return f"{login}@/{database}?{hosts}&target_session_attrs=read-write"
+        return f"{login}@/{database}?{hosts}{attributes}"
 
     def catch_up(self) -> None:
         """Wait until the standby has everything that the primary has committed."""
@@ -46,6 +46,12 @@ class Replicated:
         _execute(self.primary, "SELECT pg_reload_conf()")
         eventually(lambda: _value(self.primary, _SYNCHRONOUS) == 1)
 
+    def refuse_changes(self) -> None:
+        """Make the primary read-only for all sessions, also for open ones; it stays up."""
+        _execute(self.primary, "ALTER SYSTEM SET default_transaction_read_only = on")
+        _execute(self.primary, "SELECT pg_reload_conf()")
+        eventually(lambda: _value(self.primary, _CHANGING) == 0)
+
     def promote(self) -> None:
         """Make the standby take writes."""
         _execute(self.standby, "SELECT pg_promote()")
@@ -53,6 +59,7 @@ class Replicated:
 
 _BEHIND = """
     SELECT coalesce(max(pg_current_wal_lsn() - replay_lsn), 1)::bigint FROM pg_stat_replication"""
+_CHANGING = "SELECT count(*) FROM pg_stat_activity WHERE backend_xid IS NOT NULL"
 _SYNCHRONOUS = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
 
 
