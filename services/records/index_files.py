@@ -144,6 +144,9 @@ _ENTRY = Struct(">qhiqiqiq")
 _CRC_COVERS_FROM = 6
 _SNAPSHOT_VERSION = 1
 
+EMPTY_PRODUCER_SNAPSHOT = _PREFIX.pack(_SNAPSHOT_VERSION, crc32c(bytes(4)), 0)
+"""What Kafka writes for a log without producer ids (ProducerStateManager.writeSnapshot)."""
+
 
 def open_transactions(snapshot: bytes) -> dict[int, int]:
     """Read the open transactions of a producer snapshot: first offset by producer id.

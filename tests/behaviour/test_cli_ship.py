@@ -76,9 +76,10 @@ def old_format(magic: int) -> Callable[[Path], Path]:
     return damage
 
 
-def no_producer_snapshot(folder: Path) -> Path:
+def an_empty_producer_snapshot(folder: Path) -> Path:
     path = folder / f"{DAMAGED + 72:020}.snapshot"
     path.unlink()
+    path.touch()
     return path
 
 
@@ -121,7 +122,9 @@ HOLDS_BACK = {
     "crc": Fault(a_flipped_bit_in_the_second_batch, "CORRUPT_BATCH", SECOND_BATCH, "wrong CRC-32C"),
     "v0": Fault(old_format(0), "OLD_MESSAGE_FORMAT", SECOND_BATCH, "message format 0"),
     "v1": Fault(old_format(1), "OLD_MESSAGE_FORMAT", SECOND_BATCH, "message format 1"),
-    "snapshot": Fault(no_producer_snapshot, "PRODUCER_SNAPSHOT_MISSING", DAMAGED, "missing"),
+    "snapshot": Fault(
+        an_empty_producer_snapshot, "PRODUCER_SNAPSHOT_MISSING", DAMAGED, "only 0 bytes"
+    ),
 }
 MENDED = {
     "index": Fault(no_index, "INDEX_REBUILT", DAMAGED, "missing"),

@@ -51,6 +51,7 @@ def test_a_missing_snapshot_holds_back_and_a_repaired_one_lets_go(
     stack: Stack, log_dir: Path
 ) -> None:
     files = three_segments(log_dir)
+    files.segment(0, [batch(0, 10, producer_id=7)])
     files.file(10, ".snapshot").unlink()
     report = stack.ship(log_dir)
     assert report.outcome is ShipOutcome.FAILED

@@ -11,7 +11,7 @@ from services.rlm.manager import BrokerRemoteLogManager
 from tests.harness.retained_log import AT_ONCE, take_turns
 from tests.harness.ship_stack import Stack
 from tests.harness.troubled_files import ALL, WELL, Trouble
-from tests.unit.rlm.kafka_bytes import three_segments
+from tests.unit.rlm.kafka_bytes import batch, three_segments
 
 Damage = Callable[[Path], object]
 
@@ -36,13 +36,19 @@ def unreadable(path: Path) -> None:
     path.mkdir()
 
 
+def after_a_producer(snapshot: Path) -> None:
+    """Remove the snapshot of a segment that a producer with an id wrote."""
+    snapshot.unlink()
+    snapshot.with_name(LOG).write_bytes(batch(0, 10, producer_id=7))
+
+
 CHECKPOINT, SNAPSHOT, LOG = "leader-epoch-checkpoint", f"{10:020}.snapshot", f"{0:020}.log"
 DAMAGES: list[tuple[str, Damage, ProblemKind]] = [
     (CHECKPOINT, Path.unlink, ProblemKind.LEADER_EPOCHS_MISSING),
     (CHECKPOINT, half, ProblemKind.LEADER_EPOCHS_MISSING),
     (CHECKPOINT, garbage, ProblemKind.LEADER_EPOCHS_MISSING),
     (CHECKPOINT, unreadable, ProblemKind.UNREADABLE),
-    (SNAPSHOT, Path.unlink, ProblemKind.PRODUCER_SNAPSHOT_MISSING),
+    (SNAPSHOT, after_a_producer, ProblemKind.PRODUCER_SNAPSHOT_MISSING),
     (SNAPSHOT, garbage, ProblemKind.PRODUCER_SNAPSHOT_MISSING),
     (LOG, garbage, ProblemKind.TRUNCATED_BATCH),
     (LOG, unreadable, ProblemKind.UNREADABLE),

@@ -8,16 +8,27 @@ import pytest
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import ProblemKind
 from services.api.remote_log_metadata_manager import PartitionLeadership
+from services.cli.fetch import records as fetched_from
 from services.common.retry import Backoff
 from services.rlm.kafka_admin.client import KafkaAdmin
 from services.rlm.kafka_admin.cluster_view import NoPolicy
 from services.rlm.kafka_admin.deleted_topics import read_cluster_id
 from services.rlm.kafka_admin.poller import PolledCluster
+from services.rlm.kafka_log.checkpoints import read_offset_checkpoint
+from services.rlm.kafka_log.partition_dir import list_segments
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.roles.partition_roles import PartitionSource
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.kafka_broker import kafka_broker
-from tests.harness.kafka_client import CLIENT_TIMEOUT_S, Cluster, Topic
+from tests.harness.kafka_client import (
+    CLIENT_TIMEOUT_S,
+    NOW,
+    Cluster,
+    Record,
+    Topic,
+    send_batch,
+)
+from tests.kafka.records import consumed, fetched
 from tests.kafka.tiered_broker import (
     TieredBroker,
     produce_segments,
@@ -83,6 +94,48 @@ def test_a_compacted_topic_is_not_copied_before_it_is_compacted_no_more(
         return ranges_in_tier(tier.finished(name)) == ranges_on_disk(folder)
 
     eventually(is_copied)
+
+
+def test_what_the_cleaner_left_is_copied_and_read_once_it_is_done(
+    tier: TieredBroker, tmp_path: Path
+) -> None:
+    settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+    topic = Topic("tidied", 1, 8192, settings)
+    name, folder = tier.create(topic)
+    produce_keys(tier, topic, 120)
+    cleaned = folder.parent / "cleaner-offset-checkpoint"
+
+    def is_cleaned() -> bool:
+        done = (read_offset_checkpoint(cleaned) or {}).get((topic.name, 0), 0)
+        return done == list_segments(folder)[-1].base_offset
+
+    eventually(is_cleaned)
+    tier.cluster.configure(topic.name, cleanup_policy="delete")
+    produce_keys(tier, topic, 60)
+    tier.wait_for_checkpoint(name)
+    sizes = [segment.size_bytes for segment in rolled(folder)]
+    tier.rlmm.on_partition_leadership_changes([PartitionLeadership(name, 0)], [], BROKER_ID)
+    tier.rlmm.put_topic_config(name.topic_id, {"remote.storage.enable": "true"})
+    rlm_that_copies(tier, name)
+    segments = tier.finished(name)
+    assert ranges_in_tier(segments) == ranges_on_disk(folder)
+    assert [segment.segment_size_in_bytes for segment in segments] == sizes
+
+    records = consumed(tier.cluster, name)
+    assert len(records) < 180 - 7 * len(sizes) // 2  # there are holes
+    reader = tier.without_rolled_segments(tmp_path)
+    assert fetched(reader, name, 0) == records
+    for offset in range(180):
+        following = next(record.offset for record in records if record.offset >= offset)
+        assert next(fetched_from(reader, name, offset))["offset"] == following
+
+
+def produce_keys(tier: TieredBroker, topic: Topic, batches: int) -> None:
+    """Batches of one record, of seven keys in turn, some three to a segment."""
+    with tier.cluster.producer() as producer:
+        for number in range(batches):
+            record = Record(f"{number % 7}".encode(), f"{number:04}".encode() * 600, NOW)
+            send_batch(producer, topic, 0, [record])
 
 
 def test_topic_without_its_own_policy_has_the_clusters(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ NO_END = 2**62
 IMPATIENT = {
     "log.retention.check.interval.ms": "200",
     "log.initial.task.delay.ms": "200",
+    "log.cleaner.backoff.ms": "200",
     "log.segment.delete.delay.ms": "0",
     "log.flush.start.offset.checkpoint.interval.ms": "200",
     "replica.high.watermark.checkpoint.interval.ms": "200",

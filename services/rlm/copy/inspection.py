@@ -11,15 +11,17 @@ from services.api.remote_storage_manager import SegmentFile
 from services.api.segments import MAX_SEGMENT_SIZE_IN_BYTES, SegmentLeaderEpoch
 from services.api.validation import INT32_MAX
 from services.records.batches import Batch, BatchError, FileWindow, walk_batches
+from services.records.index_files import EMPTY_PRODUCER_SNAPSHOT
 from services.rlm.kafka_log.indexes import SegmentIndexes
 from services.rlm.kafka_log.partition_dir import (
     LEADER_EPOCH_CHECKPOINT,
     LocalSegment,
     LogFileError,
+    list_indexes,
     read_producer_snapshot,
     reading_segment,
 )
-from services.rlm.kafka_log.transactions import Transactions, transactions_at
+from services.rlm.kafka_log.transactions import ProducerIds, Transactions, transactions_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +55,25 @@ def inspect(
     segment: LocalSegment,
     lineage: Lineage,
     log_start_offset: int,
+    *,
+    may_have_holes: bool = False,
+    producers: ProducerIds | None = None,
 ) -> InspectedSegment:
     """Check a whole rolled segment and return its files.
 
     This checks every batch with its CRC, the last offset, each index, the leader epochs and the
-    producer snapshot. A missing or wrong index is rebuilt, as Kafka does; a snapshot never is.
+    producer snapshot. A missing or wrong index is rebuilt, as Kafka does. A damaged snapshot
+    never is; a missing one is empty if no batch of the log up to there has a producer id.
 
-    A log that ends before the next segment begins is refused: the log was cut between two batches,
-    or the topic is compacted, which is not tiered.
+    A log that ends before the next segment begins, or is empty, was compacted, or cut between two
+    batches. A cut shows if an index has an offset behind the log's end, or belongs to a segment
+    without a log in the hole.
 
     Args:
         segments: the partition's, for the transactions that are open where `segment` begins.
+        may_have_holes: the topic was perhaps compacted and no longer is, so that a hole without
+            signs of a cut is none of damage.
+        producers: of this log; keep it for later segments.
         log_start_offset: offsets below it get no leader epoch, as in Kafka: they are not readable.
 
     Raises:
@@ -72,9 +82,10 @@ def inspect(
         SegmentVanishedError: if the broker deleted the segment meanwhile.
     """
     epochs = _leader_epochs(segment, lineage, log_start_offset)
-    snapshot = _producer_snapshot(segment)
+    snapshot = _producer_snapshot(segment, lineage, segments, producers or ProducerIds())
     indexes = SegmentIndexes(segment)
-    walk = _Walk(segment, transactions_at(segments, segment.base_offset), indexes)
+    transactions = transactions_at(segments, segment.base_offset)
+    walk = _Walk(segment, transactions, indexes, may_have_holes)
     walk.run()
     index_files, rebuilt = indexes.finish()
     history = checkpoint_text(lineage.before(segment.end_offset + 1).entries)
@@ -110,10 +121,19 @@ def _leader_epochs(
     return epochs
 
 
-def _producer_snapshot(segment: LocalSegment) -> bytes:
+def _producer_snapshot(
+    segment: LocalSegment,
+    lineage: Lineage,
+    segments: Sequence[LocalSegment],
+    producers: ProducerIds,
+) -> bytes:
+    path = segment.producer_snapshot_path
     try:
-        return read_producer_snapshot(segment.producer_snapshot_path)[0]
+        return read_producer_snapshot(path)[0]
     except LogFileError as e:
+        is_missing = e.kind is ProblemKind.PRODUCER_SNAPSHOT_MISSING and not path.exists()
+        if is_missing and producers.none_below(segments, lineage, segment.end_offset + 1):
+            return EMPTY_PRODUCER_SNAPSHOT
         raise LogFileError(e.kind, e.path, e.reason, segment.base_offset) from e
 
 
@@ -121,11 +141,16 @@ class _Walk:
     """Read and check the log file once."""
 
     def __init__(
-        self, segment: LocalSegment, transactions: Transactions, indexes: SegmentIndexes
+        self,
+        segment: LocalSegment,
+        transactions: Transactions,
+        indexes: SegmentIndexes,
+        may_have_holes: bool,
     ) -> None:
         self._segment = segment
         self._transactions = transactions
         self._indexes = indexes
+        self._may_have_holes = may_have_holes
         self.size_bytes = 0
         self.crc = 0
         self.last_modified_ms = 0
@@ -168,9 +193,23 @@ class _Walk:
             kind = ProblemKind.CORRUPT_BATCH
             reason = f"ends at offset {found - 1}, the next segment begins at or below it"
             raise LogFileError(kind, segment.log_path, reason, found - 1)
-        if found <= segment.end_offset:
+        if found <= segment.end_offset and (cut := self._cut(found)):
             reason = (
-                f"ends before offset {found}, the next segment begins at {segment.end_offset + 1}"
-                ": records are missing, or the topic is compacted"
+                f"ends before offset {found}, the next segment begins at {segment.end_offset + 1}: "
+                f"{cut}"
             )
             raise LogFileError(ProblemKind.TRUNCATED_BATCH, segment.log_path, reason, found)
+
+    def _cut(self, found: int) -> str:
+        """Return why the offsets from `found` on are missing; "" if they were compacted away."""
+        if not self._may_have_holes:
+            return (
+                "records are missing, or the topic is or was compacted; with "
+                "RLM_PARTITION_SOURCE=poller RLM asks for its cleanup.policy, and copies what was "
+                "compacted before it became delete"
+            )
+        segment = self._segment
+        indexed = [self._indexes.last_indexed_offset]
+        indexed += [base for base in list_indexes(segment.directory) if base > segment.base_offset]
+        lost = [offset for offset in indexed if found <= offset <= segment.end_offset]
+        return f"records are missing, an index has offset {lost[0]}" if lost else ""

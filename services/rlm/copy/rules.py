@@ -237,6 +237,8 @@ class CopyRule:
         compaction: the topic's cleanup.policy, if that is the reason; then retention deletes
             nothing either.
         is_awaited: the cluster has not returned the cleanup policy yet.
+        may_have_holes: the cluster says that the topic is not compacted, so that a segment which
+            ends before the next one begins was compacted earlier.
         local_retention_ms: the age at which the broker deletes a segment; None if unknown.
     """
 
@@ -245,6 +247,7 @@ class CopyRule:
     local_retention_ms: int | None = None
     compaction: str = ""
     is_awaited: bool = False
+    may_have_holes: bool = False
 
     @property
     def copies(self) -> bool:
@@ -344,4 +347,4 @@ def _with_policy(rule: CopyRule, policy: str | NoPolicy) -> CopyRule:
     if isinstance(policy, str) and is_compacted(policy):
         reason = f"it is compacted (cleanup.policy={policy})"
         return replace(rule, disabled_by=reason, compaction=policy)
-    return rule
+    return replace(rule, may_have_holes=isinstance(policy, str))

@@ -50,6 +50,7 @@ from services.rlm.kafka_log.partition_dir import (
     SegmentVanishedError,
     reading,
 )
+from services.rlm.kafka_log.transactions import ProducerIds
 from services.rlm.metrics import COPY_THROTTLE_SECONDS
 from services.rlm.partition import Leadership, Partition, Uncopied, uncopied_of
 from services.rlm.reporting import announce
@@ -161,6 +162,7 @@ class CopyTask:
         self._leadership: Leadership | None = None
         self._epoch: int | None = None
         self._uncopied: list[LocalSegment] = []
+        self._producers = ProducerIds()
         self._resting: _Resting | None = None
         self._quota_turn: _QuotaTurn | None = None
         self._progress = progress
@@ -426,7 +428,14 @@ class CopyTask:
             with self._stopping_at_failure(
                 local, segment, len(candidates) - number, report
             ) as trouble:
-                inspected = inspect(log.segments, segment, lineage, log.log_start_offset)
+                inspected = inspect(
+                    log.segments,
+                    segment,
+                    lineage,
+                    log.log_start_offset,
+                    may_have_holes=self._rule.may_have_holes,
+                    producers=self._producers,
+                )
                 # The bytes sent must be those that were inspected; the folder is checked once.
                 local.require_there()
                 if not self._is_led_as_begun(local):

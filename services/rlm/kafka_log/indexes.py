@@ -121,6 +121,9 @@ _SUFFIXES = {
 }
 
 
+_OFFSET_FIELDS = ((SegmentFile.OFFSET, OFFSET_ENTRY, 0), (SegmentFile.TIMESTAMP, TIME_ENTRY, 1))
+
+
 class SegmentIndexes:
     """Compare a segment's index files with its batches, given in order.
 
@@ -139,6 +142,16 @@ class SegmentIndexes:
     @property
     def max_timestamp_ms(self) -> int:
         return self._built.max_timestamp_ms
+
+    @property
+    def last_indexed_offset(self) -> int:
+        """Return the greatest offset in the index files; -1 if they have none, or are damaged."""
+        found = [-1]
+        for file, entry, field in _OFFSET_FIELDS:
+            data = self._on_disk[file] or b""
+            if len(data) % entry.size == 0:
+                found += [fields[field] for fields in entry.iter_unpack(data)]
+        return self._segment.base_offset + max(found) if max(found) >= 0 else -1
 
     def observe(self, batch: Batch, aborted: AbortedTxn | None) -> None:
         """Add the next batch, and the transaction that it aborted."""

@@ -92,6 +92,7 @@ MAX_TEXT_FILE_BYTES = 16 * 1024 * 1024
 """Checkpoints and properties take many times their size when parsed; this is 60,000 partitions."""
 
 _LOG = ".log"
+_INDEX = ".index"
 _SNAPSHOT = ".snapshot"
 
 
@@ -161,6 +162,15 @@ def list_snapshots(directory: Path) -> list[int]:
         LogFileError: UNREADABLE.
     """
     return sorted(offset for offset, _ in _files(directory, _SNAPSHOT))
+
+
+def list_indexes(directory: Path) -> list[int]:
+    """List the base offsets of the offset indexes, ascending.
+
+    Raises:
+        LogFileError: UNREADABLE.
+    """
+    return sorted(offset for offset, _ in _files(directory, _INDEX))
 
 
 def read_side_file(path: Path, max_bytes: int = MAX_SIDE_FILE_BYTES) -> bytes | None:

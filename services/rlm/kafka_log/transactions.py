@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
+from services.api.lineage import Lineage
 from services.records.batches import (
     Batch,
     BatchError,
@@ -12,7 +13,11 @@ from services.records.batches import (
     control_marker,
     walk_batches,
 )
-from services.records.index_files import AbortedTxn
+from services.records.index_files import (
+    EMPTY_PRODUCER_SNAPSHOT,
+    AbortedTxn,
+    open_transactions,
+)
 from services.rlm.kafka_log.partition_dir import (
     LocalSegment,
     LogFileError,
@@ -60,6 +65,53 @@ class Transactions:
         """Return the first offset of the oldest open transaction, or else `log_end_offset`."""
         first = self.first_open
         return log_end_offset if first is None else first
+
+
+class ProducerIds:
+    """Follow up to which offset a log has no producer id, reading each header once.
+
+    Segments that a broker before Kafka 2.8 wrote have no producer snapshots. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lineage: Lineage | None = None
+        self._none_below = -1
+
+    def none_below(self, segments: Sequence[LocalSegment], lineage: Lineage, offset: int) -> bool:
+        """Return whether no batch of the log has a producer id below `offset`, where one begins.
+
+        The newest valid producer snapshot counts for what lies below it.
+
+        Raises:
+            SegmentVanishedError: list the directory again.
+            LogFileError: UNREADABLE.
+        """
+        if lineage != self._lineage:  # Another leader may have replaced records.
+            self._lineage, self._none_below = lineage, -1
+        if self._none_below < offset:
+            start, snapshot = _newest_snapshot(segments, offset)
+            if snapshot not in (None, EMPTY_PRODUCER_SNAPSHOT):
+                return False
+            self._none_below = max(self._none_below, start)
+        for segment in segments:
+            if segment.is_rolled and self._none_below <= segment.end_offset < offset:
+                if not _has_no_producer(segment):
+                    return False
+                self._none_below = segment.end_offset + 1
+        return self._none_below >= offset
+
+
+def _has_no_producer(segment: LocalSegment) -> bool:
+    """Return whether no batch has a producer id; False if the segment is damaged."""
+    with (
+        reading_segment(segment.log_path),
+        FileWindow(segment.log_path, HEADERS_READ_AHEAD_BYTES) as window,
+    ):
+        try:
+            batches = walk_batches(window, 0, segment.size_bytes, segment.base_offset, verify=False)
+            return all(batch.producer_id < 0 for batch in batches)
+        except BatchError:
+            return False
 
 
 HEADERS_READ_AHEAD_BYTES = 64 * 1024
@@ -182,7 +234,8 @@ def transactions_at(segments: Sequence[LocalSegment], offset: int) -> Transactio
         SegmentVanishedError: list the directory again.
         LogFileError: UNREADABLE.
     """
-    start, transactions = _newest_snapshot(segments, offset)
+    start, snapshot = _newest_snapshot(segments, offset)
+    transactions = Transactions(None if snapshot is None else open_transactions(snapshot))
     for segment in segments:
         if segment.base_offset >= offset:
             break
@@ -191,16 +244,16 @@ def transactions_at(segments: Sequence[LocalSegment], offset: int) -> Transactio
     return transactions
 
 
-def _newest_snapshot(segments: Sequence[LocalSegment], offset: int) -> tuple[int, Transactions]:
+def _newest_snapshot(segments: Sequence[LocalSegment], offset: int) -> tuple[int, bytes | None]:
+    """Return the newest valid snapshot not above `offset`, or else the log's start and None."""
     directory = segments[0].directory
     for at in reversed(list_snapshots(directory)):
         if at <= offset:
             try:
-                _, still_open = read_producer_snapshot(snapshot_path(directory, at))
+                return at, read_producer_snapshot(snapshot_path(directory, at))[0]
             except LogFileError:
                 continue
-            return at, Transactions(still_open)
-    return segments[0].base_offset, Transactions()
+    return segments[0].base_offset, None
 
 
 def _observe_from(

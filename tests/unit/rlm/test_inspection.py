@@ -15,6 +15,7 @@ from services.rlm.kafka_log.partition_dir import (
     list_segments,
     read_lineage,
 )
+from services.rlm.kafka_log.transactions import ProducerIds
 from tests.unit.rlm.kafka_bytes import (
     ABORT,
     COMMIT,
@@ -23,6 +24,7 @@ from tests.unit.rlm.kafka_bytes import (
     in_transaction,
     marker,
     old_message,
+    producer_snapshot,
     three_segments,
     write_log_dir,
 )
@@ -34,11 +36,20 @@ def files(tmp_path: Path) -> PartitionFiles:
 
 
 def inspected(
-    files: PartitionFiles, number: int = 0, log_start_offset: int = 0
+    files: PartitionFiles,
+    number: int = 0,
+    log_start_offset: int = 0,
+    *,
+    may_have_holes: bool = False,
 ) -> InspectedSegment:
     segments = list_segments(files.path)
-    lineage = read_lineage(files.path)
-    return inspect(segments, segments[number], lineage, log_start_offset)
+    return inspect(
+        segments,
+        segments[number],
+        read_lineage(files.path),
+        log_start_offset,
+        may_have_holes=may_have_holes,
+    )
 
 
 def refusal(files: PartitionFiles, number: int = 0) -> LogFileError:
@@ -99,18 +110,76 @@ def test_a_damaged_log_is_named_by_path_and_offset(
     assert (error.kind, error.path, error.offset) == (kind, log, offset)
 
 
+@pytest.mark.parametrize("batches", [[], [batch(0, 5)], [batch(2), batch(7)]])
+def test_a_compacted_segment_is_copied_up_to_where_the_next_begins(
+    files: PartitionFiles, batches: list[bytes]
+) -> None:
+    files.segment(0, batches)
+    found = inspected(files, may_have_holes=True)
+    assert found.segment.end_offset == 9
+    assert found.size_bytes == sum(map(len, batches))
+    assert found.rebuilt == ()
+    assert refusal(files).kind is ProblemKind.TRUNCATED_BATCH  # if it is perhaps compacted still
+
+
+@pytest.mark.parametrize("cut", ["within a batch", "behind its index", "a missing segment"])
+def test_a_log_that_was_cut_has_no_hole(files: PartitionFiles, cut: str) -> None:
+    files.segment(0, [batch(0, 5)])
+    if cut == "within a batch":
+        files.file(0, ".log").write_bytes(batch(0, 5) + batch(5, 5)[:-1])
+    elif cut == "behind its index":
+        files.file(0, ".timeindex").write_bytes(pack(">qi", 1000, 9))
+    else:
+        files.file(7, ".index").touch()
+    with pytest.raises(LogFileError, match=r"ends before offset 5|batch cut off") as caught:
+        inspected(files, may_have_holes=True)
+    assert caught.value.kind is ProblemKind.TRUNCATED_BATCH
+
+
 @pytest.mark.parametrize("damage", [None, b"", b"damaged"])
 def test_a_producer_snapshot_is_never_invented(files: PartitionFiles, damage: bytes | None) -> None:
-    snapshot = files.file(10, ".snapshot")
-    snapshot.unlink()
-    if damage is not None:
-        snapshot.write_bytes(damage)
-    error = refusal(files)
-    assert (error.kind, error.path, error.offset) == (
-        ProblemKind.PRODUCER_SNAPSHOT_MISSING,
-        snapshot,
-        0,
-    )
+    files.segment(0, [batch(0, 5), batch(5, 5, producer_id=7)])
+    for number in (0, 1):
+        snapshot = files.file(10 * number + 10, ".snapshot")
+        snapshot.unlink()
+        if damage is not None:
+            snapshot.write_bytes(damage)
+        error = refusal(files, number)
+        assert (error.kind, error.path, error.offset) == (
+            ProblemKind.PRODUCER_SNAPSHOT_MISSING,
+            snapshot,
+            10 * number,
+        )
+
+
+@pytest.mark.parametrize("earlier", ["no snapshots", "an empty snapshot"])
+def test_without_producers_a_missing_snapshot_is_empty(files: PartitionFiles, earlier: str) -> None:
+    """A broker before Kafka 2.8 kept the newest snapshots only."""
+    kept = files.file(10, ".snapshot").read_bytes()
+    files.file(20, ".snapshot").unlink()
+    if earlier == "no snapshots":
+        files.file(10, ".snapshot").unlink()
+    found = inspected(files, 1)
+    assert found.side_files[SegmentFile.PRODUCER_SNAPSHOT] == kept == producer_snapshot()
+
+
+def test_a_producer_in_an_earlier_snapshot_is_not_forgotten(files: PartitionFiles) -> None:
+    files.snapshot(10, {7: 3})
+    files.file(20, ".snapshot").unlink()
+    assert refusal(files, 1).kind is ProblemKind.PRODUCER_SNAPSHOT_MISSING
+
+
+def test_each_segment_is_searched_for_producers_once(files: PartitionFiles) -> None:
+    for offset in (10, 20):
+        files.file(offset, ".snapshot").unlink()
+    producers, lineage = ProducerIds(), read_lineage(files.path)
+    segments = list_segments(files.path)
+    assert producers.none_below(segments, lineage, 10)
+    files.segment(0, [batch(0, 10, producer_id=7)])
+    assert producers.none_below(segments, lineage, 20)
+    # Another leader may have replaced what was searched.
+    files.epochs((0, 0), (2, 12))
+    assert not producers.none_below(segments, read_lineage(files.path), 20)
 
 
 def test_leader_epochs_that_begin_behind_the_segment_are_missing(files: PartitionFiles) -> None:
