@@ -27,7 +27,6 @@ OPTIONS = (
     "failOnDataLoss",
     "requireAll",
     "directReads",
-    "pushdown",
 )
 DEFAULT_SPLIT_BYTES = 64 * 1024 * 1024
 _SMALLEST_SPLIT_BYTES = 4 * 1024
@@ -49,7 +48,6 @@ class RecordsOptions:
         fail_on_data_loss: of a stream, if offsets that it has not read yet are gone.
         require_all: of a read, fail if an offset from `from_offset` to `to_offset` is not there.
         direct_reads: read logs from the store itself, if RSM hands out URLs.
-        is_pushed_down: take the filters of queries.
     """
 
     table: str
@@ -67,7 +65,6 @@ class RecordsOptions:
     fail_on_data_loss: bool
     require_all: bool
     direct_reads: bool
-    is_pushed_down: bool
 
 
 def records_options(given: Mapping[str, str]) -> tuple[SourceOptions, RecordsOptions]:
@@ -99,7 +96,6 @@ def records_options(given: Mapping[str, str]) -> tuple[SourceOptions, RecordsOpt
         fail_on_data_loss=options.choice("failOnDataLoss", ("true", "false"), "true") == "true",
         require_all=_require_all(options),
         direct_reads=options.boolean("directReads"),
-        is_pushed_down=options.boolean("pushdown"),
     )
 
 
@@ -107,6 +103,4 @@ def _require_all(options: SourceOptions) -> bool:
     wanted = options.boolean("requireAll")
     if wanted and not (options.text("fromOffset") and options.text("toOffset")):
         raise bad_option("requireAll", "give fromOffset and toOffset too")
-    if wanted and options.boolean("pushdown"):
-        raise bad_option("requireAll", "a filter would leave out offsets; give no pushdown")
     return wanted

@@ -1,6 +1,6 @@
 """Serve the data source `sediment-records`: the records of tiered topics, as rows or stream."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -8,7 +8,6 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
@@ -16,7 +15,6 @@ from pyspark.sql.types import StructType
 from services.api.errors import InvalidRequestError
 from services.api.ids import TopicIdPartition, uuid_to_text
 from spark_jobs.connections import Services
-from spark_jobs.records.filters import FILTERED_COLUMNS, is_selected, narrowed
 from spark_jobs.records.options import OFFSETS, RecordsOptions, records_options
 from spark_jobs.records.reading import read_pieces
 from spark_jobs.records.schema import OFFSETS_SCHEMA, RECORDS_SCHEMA
@@ -29,7 +27,6 @@ from spark_jobs.records.tier import (
     require_range,
     wanted_partitions,
 )
-from spark_jobs.tables.conditions import Condition, condition_of
 
 NAME = "sediment-records"
 
@@ -49,15 +46,12 @@ class SedimentRecords(DataSource):
         services, options = self._connected(schema)
         if options.table == OFFSETS:
             return OffsetsReader(services, options)
-        # Spark refuses a reader that takes filters unless its configuration allows them.
-        kind = FilteringReader if options.is_pushed_down else RecordsReader
-        return kind(services, options)
+        return RecordsReader(services, options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         given, options = records_options(self.options)
         given.refuse(("toOffset",), "a stream has no end; give toTime, or stop the query")
         given.refuse(("requireAll",), "a stream has failOnDataLoss instead")
-        given.refuse(("pushdown",), "Spark gives a stream no filters; give options")
         if options.table == OFFSETS:
             raise InvalidRequestError("option table: a stream reads records only")
         services, _ = self._connected(schema)
@@ -77,12 +71,14 @@ class SedimentRecords(DataSource):
 
 
 class RecordsReader(DataSourceReader):
-    """Read what the tier has of the wanted partitions when the query is planned."""
+    """Read what the tier has of the wanted partitions when the query is planned.
+
+    It takes no filters of a query: Spark gives a reader's filters to later queries of the frame.
+    """
 
     def __init__(self, services: Services, options: RecordsOptions) -> None:
         self._services = services
         self._options = options
-        self._conditions: list[Condition] = []
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
@@ -90,7 +86,6 @@ class RecordsReader(DataSourceReader):
             return [
                 InputPartition(task)
                 for tp in wanted_partitions(tier, options)
-                if is_selected(tp, self._conditions)
                 for found in [_reach(tier, tp, options)]
                 for task in plan_tasks(
                     tier, options, found, found.reach.first, _end_of(found, options)
@@ -102,17 +97,6 @@ class RecordsReader(DataSourceReader):
             return
         with self._services.connected_rsm() as rsm:
             yield from read_pieces(rsm, self._services, self._options, partition.value)
-
-
-class FilteringReader(RecordsReader):
-    """Read records; filters of the query leave out what cannot meet them."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Note what is to be left out; return all filters, so that Spark selects the rows."""
-        found = (condition_of(each, FILTERED_COLUMNS) for each in filters)
-        self._conditions += [each for each in found if each is not None]
-        self._options = narrowed(self._options, self._conditions)
-        return filters
 
 
 class OffsetsReader(RecordsReader):

@@ -90,9 +90,14 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Keep the present end as that of the query."""
+        """Keep the present end as that of the query.
+
+        Where the tier has nothing, the end is its log start: a query that has not read so far fails
+        as one without an end does.
+        """
         with connected(self._services) as tier:
-            self._last = {tp: each.end for tp, each in self._ranges(tier, {}).items()}
+            wanted = wanted_partitions(tier, self._options)
+            self._last = {tp: self._reach(tier, tp, None).end for tp in wanted}
 
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> Sequence[InputPartition]:
         begin, before, after = from_json(start), epochs_of(start), epochs_of(end)
@@ -138,7 +143,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = {}
         wanted = wanted_partitions(tier, self._options)
         if self._options.fail_on_data_loss:
-            _require_same_topics(begin, wanted)
+            _require_present(begin, wanted, self._options)
         for tp in wanted:
             found = self._reach(tier, tp, begin.get(tp))
             first = begin.get(tp, found.reach.first)
@@ -198,10 +203,12 @@ def _require_same_records(batch: _Batch, lineage: Lineage) -> None:
             )
 
 
-def _require_same_topics(
-    begin: Iterable[TopicIdPartition], wanted: Collection[TopicIdPartition]
+def _require_present(
+    begin: Iterable[TopicIdPartition],
+    wanted: Collection[TopicIdPartition],
+    options: RecordsOptions,
 ) -> None:
-    """Raise InvalidRangeError if a name that the stream has read means another topic id now."""
+    """Raise InvalidRangeError if what the stream reads was removed, or its name has another id."""
     for tp in begin:
         ids = {each.topic_id for each in wanted if each.topic == tp.topic}
         if ids and tp.topic_id not in ids:
@@ -209,6 +216,16 @@ def _require_same_topics(
                 f"the stream has read the topic {tp.topic} with the id {uuid_to_text(tp.topic_id)},"
                 " which is being deleted; the option failOnDataLoss=false goes on with the topic "
                 "that has its name now"
+            )
+        is_wanted = tp.topic in options.topics or tp.topic_id in options.topic_ids
+        if (
+            is_wanted
+            and tp not in wanted
+            and tp.partition in (options.partitions or {tp.partition})
+        ):
+            raise InvalidRangeError(
+                f"{tp.topic}-{tp.partition}: the stream has read this partition, which was removed "
+                "from the tier; the option failOnDataLoss=false goes on without it"
             )
 
 

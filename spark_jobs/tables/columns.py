@@ -73,11 +73,6 @@ class Kind(Enum):
     def of_arrow(self) -> pa.DataType:
         return _ARROW_TYPES[self]
 
-    @property
-    def is_comparable(self) -> bool:
-        """Return whether conditions on the column are applied here rather than by Spark."""
-        return self not in (Kind.DOUBLE, Kind.BINARY, Kind.EPOCHS, Kind.GAPS, Kind.SETTINGS)
-
 
 _SPARK_TYPES: dict[Kind, DataType] = {
     Kind.STRING: StringType(),
@@ -119,10 +114,6 @@ class Columns:
     @property
     def of_arrow(self) -> pa.Schema:
         return pa.schema([pa.field(n, kind.of_arrow) for n, kind in self.kinds.items()])
-
-    @property
-    def comparable(self) -> list[str]:
-        return [name for name, kind in self.kinds.items() if kind.is_comparable]
 
     def batches(self, rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
         """Batch rows by column name, some of them in memory at a time."""

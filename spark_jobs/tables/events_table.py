@@ -9,7 +9,6 @@ import pyarrow as pa
 from services.api.errors import InvalidRequestError, RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.partitions import (
-    AnomalyKind,
     AnomalyQuery,
     EventQuery,
     PartitionEvent,
@@ -28,7 +27,6 @@ from spark_jobs.tables.table import (
     in_shards,
     is_allowed,
     known_partitions,
-    members,
 )
 
 
@@ -87,12 +85,10 @@ class EventsTable(Table):
         conditions: Sequence[Condition],
     ) -> Iterator[pa.RecordBatch]:
         for tp in task:
-            yield from self.columns.batches(self._rows(connected, tp, conditions))
+            yield from self.columns.batches(self._rows(connected, tp))
 
-    def _rows(
-        self, connected: Connected, tp: TopicIdPartition, conditions: Sequence[Condition]
-    ) -> Iterator[dict[str, Any]]:
-        query, token = _query(tp, conditions), ""
+    def _rows(self, connected: Connected, tp: TopicIdPartition) -> Iterator[dict[str, Any]]:
+        query, token = EventQuery(tp), ""
         try:
             while True:
                 page = connected.call(connected.rlmm.list_events, query, page_token=token)
@@ -117,18 +113,9 @@ def _named_wholly(conditions: Sequence[Condition]) -> Iterator[TopicIdPartition]
             try:
                 tp = TopicIdPartition(topic_id, name, number)
             except InvalidRequestError:
-                continue  # a filter may name what no partition can be
+                continue  # an option may name what no partition can be
             if is_allowed(tp, conditions):
                 yield tp
-
-
-def _query(tp: TopicIdPartition, conditions: Sequence[Condition]) -> EventQuery:
-    """Return a query for events among which are all that the conditions allow."""
-    after = max((lower_bound(conditions, "revision") or 0) - 1, 0)
-    plans, ids = allowed_values(conditions, "plan_id"), allowed_ids(conditions, "segment_id")
-    plan_id = next(iter(plans)) if plans is not None and len(plans) == 1 else None
-    segment_id = ids[0] if ids is not None and len(ids) == 1 else None
-    return EventQuery(tp, after, segment_id, plan_id or "")
 
 
 def _event_row(tp: TopicIdPartition, event: PartitionEvent) -> dict[str, Any]:
@@ -184,14 +171,13 @@ class AnomaliesTable(Table):
     def tasks(
         self, connected: Connected, conditions: Sequence[Condition], shards: int
     ) -> list[Any]:
-        kinds = members(conditions, "kind", AnomalyKind)
         topic_ids = allowed_ids(conditions, "topic_id")
-        if kinds == [] or topic_ids == []:
+        if topic_ids == []:
             return []
         from_us = lower_bound(conditions, "last_seen")
         from_ms = None if from_us is None else max(from_us // 1_000, 0)
         wanted: list[UUID | None] = [*topic_ids] if topic_ids else [None]
-        return [AnomalyQuery(tuple(kinds or ()), topic_id, from_ms) for topic_id in wanted]
+        return [AnomalyQuery((), topic_id, from_ms) for topic_id in wanted]
 
     def batches(
         self, connected: Connected, task: AnomalyQuery, conditions: Sequence[Condition]

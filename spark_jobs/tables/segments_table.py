@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from services.api.partitions import RemotePartitionDeleteState
 from services.api.segment_batches import SegmentBatch, SegmentScan
 from services.api.segments import RemoteLogSegmentState
 from services.api.validation import require
@@ -87,18 +86,13 @@ class SegmentsTable(Table):
         self, connected: Connected, conditions: Sequence[Condition], shards: int
     ) -> list[Any]:
         states = members(conditions, "state", RemoteLogSegmentState)
-        deleting = members(conditions, "partition_delete_state", RemotePartitionDeleteState)
         topics = self._topics(connected, conditions)
         wanted = [state for state in states or () if state is not _GONE]
-        if topics == [] or (states is not None and not wanted) or deleting == []:
+        if topics == [] or (states is not None and not wanted):
             return []
         names = [""] if topics is None else topics
         each = max(shards // len(names), 1)
-        return [
-            SegmentScan(shard, each, wanted, name, deleting or ())
-            for name in names
-            for shard in range(each)
-        ]
+        return [SegmentScan(shard, each, wanted, name) for name in names for shard in range(each)]
 
     def _topics(self, connected: Connected, conditions: Sequence[Condition]) -> list[str] | None:
         """Return the names of the topics to scan; None for all."""

@@ -1,17 +1,16 @@
 """Serve the data source `sediment`: choose a table, plan its tasks, and select rows."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from services.api.errors import InvalidRequestError
 from services.api.segment_batches import MAX_SHARDS
 from spark_jobs.connections import Services
 from spark_jobs.source_options import CONNECTION, SourceOptions
-from spark_jobs.tables.conditions import Condition, condition_of, selected
+from spark_jobs.tables.conditions import Condition, selected
 from spark_jobs.tables.events_table import AnomaliesTable, EventsTable
 from spark_jobs.tables.partitions_table import PartitionsTable, TopicsTable
 from spark_jobs.tables.segments_table import SegmentsTable
@@ -36,7 +35,6 @@ OPTIONS = (
     *FILTERS,
     *FIGURES,
     "shards",
-    "pushdown",
 )
 
 
@@ -51,24 +49,17 @@ class SedimentTables(DataSource):
         options, table = self._checked()
         options.check_connection()
         table.conditions(options)
-        options.boolean("pushdown")
         _shards_of(options)
         return table.columns.of_spark
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader; only with `pushdown=true` one that takes filters.
-
-        Spark refuses a reader that takes filters if `spark.sql.python.filterPushdown.enabled` is
-        false, its default.
-        """
         options, table = self._checked()
         if schema.fieldNames() != table.columns.of_spark.fieldNames():
             raise InvalidRequestError(f"the table {table.name} has its own columns; give no schema")
         services = options.services("rlmm")
         with services.connected_rlmm() as rlmm:
             table.check_known(Connected(rlmm, services), options)
-        kind = FilteringReader if options.boolean("pushdown") else TableReader
-        return kind(services, table, table.conditions(options), _shards_of(options))
+        return TableReader(services, table, table.conditions(options), _shards_of(options))
 
     def _checked(self) -> tuple[SourceOptions, Table]:
         options = SourceOptions(self.options, OPTIONS)
@@ -81,7 +72,10 @@ def _shards_of(options: SourceOptions) -> int:
 
 
 class TableReader(DataSourceReader):
-    """Read a table; the options select rows."""
+    """Read a table; the options select rows.
+
+    It takes no filters of a query: Spark gives a reader's filters to later queries of the frame.
+    """
 
     def __init__(
         self, services: Services, table: Table, conditions: Sequence[Condition], shards: int
@@ -106,17 +100,3 @@ class TableReader(DataSourceReader):
                 kept = selected(batch, self._conditions)
                 if kept.num_rows:
                     yield kept
-
-
-class FilteringReader(TableReader):
-    """Read a table; the options and the filters of the query select rows."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take every filter on one plain column; return the others to Spark."""
-        columns: Any = self._table.columns.comparable
-        for each in filters:
-            condition = condition_of(each, columns)
-            if condition is None:
-                yield each
-            else:
-                self._conditions.append(condition)

@@ -29,7 +29,7 @@ FILTERS = (
     "fromTime",
     "toTime",
 )
-"""The options that select rows, for any Spark; filters of a query select them too."""
+"""The options that select rows."""
 
 FIGURES = ("ages", "pricePerGibMonth", "partSizeBytes", "pricePerThousandWrites")
 """The options of the table usage."""

@@ -138,6 +138,15 @@ class SmallTier:
             RemotePartitionDeleteMetadata(tp, marked, now_ms(), BROKER)
         )
 
+    def remove(self, tp: TopicIdPartition, *segments: RemoteLogSegmentMetadata) -> None:
+        """Remove a partition whose finished segments these are."""
+        for state in RemotePartitionDeleteState:
+            if state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
+                self.delete(*segments)
+            self.rlmm.put_remote_partition_delete_metadata(
+                RemotePartitionDeleteMetadata(tp, state, now_ms(), BROKER)
+            )
+
     def rows(self, *partitions: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
         return [row for tp in partitions for row in all_segments(self.rlmm, tp)]
 

@@ -17,7 +17,8 @@ from services.rlm.copy.ship import ship
 from spark_jobs.records.options import OPTIONS
 from spark_jobs.records.schema import OFFSETS_SCHEMA, RECORDS_SCHEMA
 from spark_jobs.source_options import CONNECTION
-from tests.harness.tier import Tier
+from tests.harness.tier import Tier, a_topic
+from tests.spark.made_logs import copied, plain
 from tests.spark.records_reads import ServedTier, records
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
@@ -61,13 +62,11 @@ def test_spark_reads_what_the_source_reads(spark: SparkSession, shipped: ServedT
 
 
 @pytest.fixture
-def direct_reads(tier: Tier, spark: SparkSession) -> Iterator[None]:
-    """RSM hands out URLs, and Spark gives its filters to sources."""
+def direct_reads(tier: Tier) -> Iterator[None]:
+    """RSM hands out URLs."""
     tier.rsm_process.stop()
     tier.rsm_process.start({"RSM_DIRECT_READS": "true"})
-    spark.conf.set(PUSHDOWN, "true")
     yield
-    spark.conf.unset(PUSHDOWN)
     tier.rsm_process.stop()
     tier.rsm_process.start()
 
@@ -79,20 +78,39 @@ def counted(tier: Tier, name: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
-def test_a_query_gives_its_filters_to_the_source_which_reads_the_store_itself(
+def test_tasks_read_the_store_itself(
     spark: SparkSession, tier: Tier, shipped: ServedTier, direct_reads: None
 ) -> None:
-    whole = frame(spark, shipped, splitBytes=4_096, directReads="true", pushdown="true")
-    found = whole.where("topic = 'payments' AND partition = 0 AND offset >= 57 AND offset < 120")
-    assert 0 < found.rdd.getNumPartitions() < whole.where("partition = 0").rdd.getNumPartitions()
+    read = {"partition": 0, "fromOffset": 57, "toOffset": 119}
+    whole = frame(spark, shipped, splitBytes=4_096, directReads="true", partition=0)
+    found = frame(spark, shipped, splitBytes=4_096, directReads="true", **read)
+    assert 0 < found.rdd.getNumPartitions() < whole.rdd.getNumPartitions()
     rows = found.orderBy("offset").select("offset", "value").collect()
     assert counted(tier, "sediment_rsm_direct_reads_total") > 0
     assert counted(tier, STREAMED) == 0
-    read = {"topic": "payments", "partition": 0, "fromOffset": 57, "toOffset": 119}
     assert [(row.offset, row.value) for row in rows] == [
-        (row["offset"], row["value"]) for row in records(shipped, **read)
+        (row["offset"], row["value"]) for row in records(shipped, topic="payments", **read)
     ]
     assert counted(tier, STREAMED) > 0
+
+
+def test_a_frame_that_was_filtered_has_all_records_again(
+    spark: SparkSession, shipped: ServedTier
+) -> None:
+    wanted = records(shipped, topic="payments")
+    first = [row for row in wanted if row["partition"] == 1]
+    spark.conf.set(PUSHDOWN, "true")
+    try:
+        every = frame(spark, shipped)
+        counts = [every.count(), every.where("partition = 1").count(), every.count()]
+        early = every.where("offset < 57").count()
+        ends = frame(spark, shipped, table="offsets")
+        reaches = [ends.count(), ends.where("partition = 1").count(), ends.count()]
+    finally:
+        spark.conf.unset(PUSHDOWN)
+    assert counts == [len(wanted), len(first), len(wanted)]
+    assert early == sum(row["offset"] < 57 for row in wanted)
+    assert reaches[0] == reaches[2] > reaches[1] == 1
 
 
 def test_a_stream_that_is_stopped_goes_on_where_it_was(
@@ -110,6 +128,25 @@ def test_a_stream_that_is_stopped_goes_on_where_it_was(
         (row["partition"], row["offset"]) for row in wanted
     ]
     assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) > 2
+
+
+def test_a_stream_to_the_present_end_fails_when_retention_has_deleted_what_it_has_not_read(
+    spark: SparkSession, tier: Tier, tmp_path: Path
+) -> None:
+    [tp] = a_topic()
+    first = copied(tier, tp, 0, [plain(0, [b"a", b"b"])])
+    addresses = {"rsm": tier.rsm_process.address, "rlmm": tier.rlmm_process.address}
+    source = spark.readStream.format("sediment-records").options(topic=tp.topic, **addresses)
+    writer = source.load().writeStream.format("parquet").option("path", str(tmp_path / "rows"))
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    run_to_its_end(writer.trigger(availableNow=True))
+    later = copied(tier, tp, 2, [plain(2, [b"c", b"d"])])
+    tier.rlmm.raise_log_start_offset(tp, 4)
+    tier.delete(first, later)
+    with pytest.raises(StreamingQueryException, match="offsets 2 to 3 were to be read"):
+        run_to_its_end(writer.trigger(availableNow=True))
+    written = spark.read.parquet(str(tmp_path / "rows")).select("offset").collect()
+    assert sorted(row.offset for row in written) == [0, 1]
 
 
 def run_to_its_end(writer: DataStreamWriter) -> None:

@@ -14,17 +14,7 @@ from uuid import uuid4
 
 import pytest
 from pydantic import SecretStr
-from pyspark.sql.datasource import (
-    CaseInsensitiveDict,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-)
+from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
@@ -338,6 +328,52 @@ def test_a_stream_whose_offsets_are_gone_fails_unless_it_may_lose_them(tier: Ser
     assert stream_offsets(stream(tier, tp, failOnDataLoss="false"), start, end) == [2, 3]
 
 
+@pytest.mark.parametrize("lost", [3, 6], ids=["a part", "everything"])
+def test_a_stream_to_the_present_end_fails_if_its_offsets_are_gone(
+    tier: ServedTier, lost: int
+) -> None:
+    [tp] = a_topic()
+    for at in (0, 2, 4):
+        copied(tier, tp, at, [plain(at, [b"a", b"b"])])
+    start = stream(tier, tp).initialOffset()
+    read = stream(tier, tp).latestOffset(start, ReadMaxRows(2))
+    tier.rlmm.raise_log_start_offset(tp, lost)
+    for begin in (start, read):
+        reader, may_lose = stream(tier, tp), stream(tier, tp, failOnDataLoss="false")
+        reader.prepareForTriggerAvailableNow()
+        end = reader.latestOffset(begin, ReadAllAvailable())
+        with pytest.raises(InvalidRangeError, match="failOnDataLoss=false"):
+            reader.partitions(begin, end)
+        assert stream_offsets(may_lose, begin, end) == [*range(lost, 6)]
+    # What comes after the beginning of the query is of the next one.
+    copied(tier, tp, 6, [plain(6, [b"g"])])
+    assert from_json(reader.latestOffset(end, ReadAllAvailable())) == {tp: 6}
+
+
+def test_a_stream_of_a_partition_that_was_removed_fails_unless_it_may_lose_it(
+    tier: ServedTier,
+) -> None:
+    [removed], [other] = a_topic(), a_topic()
+    made, _ = (copied(tier, tp, 0, [plain(0, [b"a", b"b"])]) for tp in (removed, other))
+    ids = ",".join(uuid_to_text(tp.topic_id) for tp in (removed, other))
+
+    def reader(**options: object) -> Any:
+        made = source(tier, topicId=ids, **options)
+        return made.streamReader(made.schema())
+
+    start = reader().initialOffset()
+    read = reader().latestOffset(start, ReadMaxRows(2))
+    tier.remove(removed, made)
+    for prepare in (False, True):
+        fails, may_lose = reader(), reader(failOnDataLoss="false")
+        for each in (fails, may_lose) if prepare else ():
+            each.prepareForTriggerAvailableNow()
+        with pytest.raises(InvalidRangeError, match=f"{removed.topic}-0: .* failOnDataLoss=false"):
+            fails.latestOffset(read, ReadAllAvailable())
+        end = may_lose.latestOffset(read, ReadAllAvailable())
+        assert stream_offsets(may_lose, read, end) == [1]
+
+
 def test_a_batch_again_has_the_same_rows_beside_a_segment_that_overlaps(tier: ServedTier) -> None:
     [tp] = a_topic()
     copied(tier, tp, 0, [plain(0, [b"a", b"b"]), plain(2, [b"c"])])
@@ -427,48 +463,6 @@ def test_bytes_before_and_after_a_range_are_not_requested(shipped: ServedTier) -
     [piece] = task.value
     assert 0 < piece.start_position < piece.end_position
     assert piece.size_bytes < piece.extent.segment.segment_size_in_bytes // 2
-
-
-@pytest.mark.parametrize(
-    ("filters", "first", "last", "partitions"),
-    [
-        ([GreaterThan(("offset",), 57), LessThanOrEqual(("offset",), 119)], 57, 119, None),
-        ([EqualTo(("partition",), 1)], 0, None, {1}),
-        ([In(("partition",), (0, 99))], 0, None, {0}),
-        ([EqualTo(("topic",), "clicks")], 0, None, set()),
-        ([Not(EqualTo(("offset",), 3)), EqualTo(("key",), b"k")], 0, None, None),
-    ],
-)
-def test_filters_leave_out_what_cannot_meet_them_and_stay_with_spark(
-    shipped: ServedTier,
-    filters: list[Filter],
-    first: int,
-    last: int | None,
-    partitions: set[int] | None,
-) -> None:
-    made = source(shipped, topic="payments", pushdown="true", splitBytes=4_096)
-    reader: Any = made.reader(made.schema())
-    assert list(reader.pushFilters(filters)) == filters
-    every = records(shipped, topic="payments")
-    wanted = [
-        row
-        for row in every
-        if row["offset"] >= first
-        and (last is None or row["offset"] <= last)
-        and (partitions is None or row["partition"] in partitions)
-    ]
-    assert [row for each in reader.partitions() for row in rows_of(reader, each)] == wanted
-
-
-def test_a_filter_on_times_leaves_out_older_and_later_records(shipped: ServedTier) -> None:
-    every = records(shipped, topic="telemetry")
-    times = sorted(row["timestamp"] for row in every)
-    since, until = times[len(times) // 3], times[2 * len(times) // 3]
-    made = source(shipped, topic="telemetry", pushdown="true")
-    reader: Any = made.reader(made.schema())
-    reader.pushFilters([GreaterThanOrEqual(("timestamp",), since), LessThan(("timestamp",), until)])
-    rows = [row for each in reader.partitions() for row in rows_of(reader, each)]
-    assert rows == [row for row in every if since <= row["timestamp"] <= until]
 
 
 class CountingRsm:

@@ -15,18 +15,16 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from services.api.errors import InvalidRequestError
-from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.ids import uuid_to_text
 from services.api.partitions import (
     Anomaly,
     AnomalyKind,
     OffsetGap,
-    RemotePartitionDeleteMetadata,
-    RemotePartitionDeleteState,
     VerificationKind,
     VerificationRun,
     VerifiedTopic,
 )
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.segments import RemoteLogSegmentMetadata
 from spark_jobs.tables.segments_table import COLUMNS, as_rows
 from spark_jobs.tables.source import TABLES, SedimentTables
 from tests.harness.tier import (
@@ -53,6 +51,7 @@ def table(spark: SparkSession, tier: Tier, name: str = "segments", **options: An
 
 @pytest.fixture
 def pushdown(spark: SparkSession) -> Iterator[None]:
+    """Spark gives the filters of its queries to every source that takes them."""
     spark.conf.set(PUSHDOWN, "true")
     yield
     spark.conf.unset(PUSHDOWN)
@@ -74,7 +73,7 @@ def test_a_segment_is_as_rlmm_lists_it(spark: SparkSession, tier: Tier) -> None:
     [tp] = a_topic()
     tier.fill(tp, 2)
     tier.rlmm.add_remote_log_segment_metadata(
-        segment(tp, 2, broker_leader_epoch=None, max_timestamp_ms=-1), lease_ms=60_000
+        segment(tp, 2, broker_leader_epoch=None, max_timestamp_ms=-1), lease_ms=600_000
     )
     rows = table(spark, tier, topic=tp.topic).orderBy("start_offset").collect()
     assert [row.asDict(recursive=True) for row in rows] == [
@@ -149,26 +148,10 @@ FILTERS = [
         "topic = '{topic}' AND max_timestamp >= timestamp_millis({time_ms})",
         {"topic": "{topic}", "fromTime": "{time_ms}"},
     ),
-    ("topic = '{topic}' AND NOT partition = 1", None),
-    ("topic = '{topic}' AND broker_leader_epoch IS NULL", None),
-    ("topic = '{topic}' AND broker_leader_epoch IS NOT NULL", None),
-    ("topic = '{topic}' AND NOT broker_leader_epoch = 0", None),
-    ("topic = '{topic}' AND broker_leader_epoch <=> NULL", None),
-    ("topic = '{topic}' AND NOT broker_leader_epoch <=> 0", None),
-    ("topic = '{topic}' AND broker_leader_epoch NOT IN (0, 7)", None),
-    ("topic = '{topic}' AND state LIKE 'COPY%' AND state LIKE '%ED' AND state LIKE '%SEG%'", None),
-    ("topic = '{topic}' AND txn_idx_empty", None),
-    ("topic = '{topic}' AND partition_delete_state IS NULL", None),
-    ("topic = '{topic}' AND partition_delete_state = 'DELETE_PARTITION_MARKED'", None),
-    ("topic = '{topic}' AND (partition = 0 OR start_offset = 100)", None),
-    ("topic = '{topic}' AND size(segment_leader_epochs) = 1", None),
-    ("topic = 'no-such-topic'", None),
 ]
 
 
-def test_filters_that_are_pushed_down_and_options_select_what_spark_would(
-    spark: SparkSession, tier: Tier, pushdown: None
-) -> None:
+def test_options_select_what_filters_of_a_query_would(spark: SparkSession, tier: Tier) -> None:
     partitions = a_topic(partitions=3)
     [tp, _, marked] = partitions
     for each in partitions:
@@ -178,43 +161,37 @@ def test_filters_that_are_pushed_down_and_options_select_what_spark_would(
     tier.rlmm.add_remote_log_segment_metadata(made)
     tier.mark_deleted(marked)
     values = {"topic": tp.topic, "topic_id": uuid_to_text(tp.topic_id), "time_ms": time_ms}
-    pushed = table(spark, tier, pushdown="true", shards=2)
     every = table(spark, tier, topic=tp.topic).cache()
     for text, options in FILTERS:
-        condition = text.format(**values)
-        wanted = segment_ids(every.where(condition))
-        assert segment_ids(pushed.where(condition)) == wanted, condition
-        if options is not None:
-            assert wanted
-            given = {name: value.format(**values) for name, value in options.items()}
-            assert segment_ids(table(spark, tier, **given, shards=2)) == wanted, options
+        wanted = segment_ids(every.where(text.format(**values)))
+        assert wanted
+        given = {name: value.format(**values) for name, value in options.items()}
+        assert segment_ids(table(spark, tier, **given, shards=2)) == wanted, options
     every.unpersist()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_frame_that_was_filtered_has_all_rows_again(
+    spark: SparkSession, tier: Tier, pushdown: None, name: str
+) -> None:
+    [tp], [other] = a_topic(), a_topic()
+    for each in (tp, other):
+        tier.fill(each, 2)
+    missing = [
+        Anomaly(AnomalyKind.MISSING_OBJECTS, each.topic_id, 0, uuid4(), detail="gone")
+        for each in (tp, other)
+    ]
+    tier.rlmm.report_anomalies(missing, uuid4().hex)
+    every = table(spark, tier, name)
+    whole = every.count()
+    some = every.where(F.col("topic_id") == uuid_to_text(tp.topic_id)).count()
+    assert 0 < some < whole
+    assert every.count() == whole
+    assert every.where(F.col("topic_id") == uuid_to_text(other.topic_id)).count() > 0
 
 
 def segment_ids(frame: DataFrame) -> set[str]:
     return {row.segment_id for row in frame.select("segment_id").collect()}
-
-
-def test_a_filter_is_taken_away_from_spark_and_narrows_the_scan(
-    spark: SparkSession, tier: Tier, pushdown: None
-) -> None:
-    partitions = a_topic(partitions=2)
-    for tp in partitions:
-        tier.fill(tp, 1)
-    every = table(spark, tier, pushdown="true")
-    frame = every.where(f"topic = '{partitions[0].topic}' AND partition = 1")
-    plan = frame._jdf.queryExecution().executedPlan().toString()
-    assert "Filter " not in plan, plan
-    assert frame.rdd.getNumPartitions() == 8
-    assert frame.count() == 1
-    nothing = every.where("topic = 'a' AND state = 'DELETE_SEGMENT_FINISHED'")
-    assert nothing.rdd.getNumPartitions() == 1
-    assert nothing.collect() == []
-
-
-def test_push_down_that_spark_refuses_is_named(spark: SparkSession, tier: Tier) -> None:
-    with pytest.raises(AnalysisException, match=PUSHDOWN):
-        table(spark, tier, pushdown="true").collect()
 
 
 def test_usage_has_the_totals_of_a_topic(spark: SparkSession, tier: Tier) -> None:
@@ -325,7 +302,7 @@ def test_the_audit_trail_of_a_removed_partition_is_read_by_its_whole_name(
     events = table(spark, tier, "events", topic=tp.topic).orderBy("revision").collect()
     assert [event.to_state for event in events] == ["COPY_SEGMENT_STARTED", FINISHED]
     assert {event.segment_id for event in events} == {uuid_to_text(made.remote_log_segment_id.id)}
-    remove(tier, tp, made)
+    tier.remove(tp, made)
     name = {"topic": tp.topic, "topicId": uuid_to_text(tp.topic_id), "partition": "0"}
     after = table(spark, tier, "events", **name)
     assert after.where("kind = 'PARTITION_DELETE'").count() == 3
@@ -333,47 +310,12 @@ def test_the_audit_trail_of_a_removed_partition_is_read_by_its_whole_name(
     assert table(spark, tier, "events", topicId=name["topicId"]).count() == 0
 
 
-def remove(tier: Tier, tp: TopicIdPartition, made: RemoteLogSegmentMetadata) -> None:
-    for state in RemotePartitionDeleteState:
-        if state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
-            tier.move(made, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
-            tier.move(made, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
-        tier.rlmm.put_remote_partition_delete_metadata(
-            RemotePartitionDeleteMetadata(tp, state, now_ms(), BROKER)
-        )
-
-
-def test_events_that_rlmm_can_select_are_selected_there(
-    spark: SparkSession, tier: Tier, pushdown: None
-) -> None:
-    [tp] = a_topic()
-    made = tier.fill(tp, 3)
-    wanted = uuid_to_text(made[1].remote_log_segment_id.id)
-    every = table(spark, tier, "events", topic=tp.topic).cache()
-    pushed = table(spark, tier, "events", topic=tp.topic, pushdown="true")
-    for condition in (
-        f"segment_id = '{wanted}'",
-        "revision > 4",
-        "revision >= 2 AND revision < 5",
-        "plan_id = 'none-such'",
-        "at >= '2020-01-01' AND actor IS NOT NULL",
-    ):
-        assert revisions(pushed.where(condition)) == revisions(every.where(condition)), condition
-    every.unpersist()
-
-
-def revisions(frame: DataFrame) -> list[int]:
-    return sorted(row.revision for row in frame.collect())
-
-
-def test_anomalies_are_selected_by_kind_topic_and_time(
-    spark: SparkSession, tier: Tier, pushdown: None
-) -> None:
+def test_anomalies_are_selected_by_kind_topic_and_time(spark: SparkSession, tier: Tier) -> None:
     topic_id, run_id = uuid4(), uuid4().hex
     missing = Anomaly(AnomalyKind.MISSING_OBJECTS, topic_id, 1, uuid4(), detail="gone")
     orphan = Anomaly(AnomalyKind.ORPHAN_OBJECTS, topic_id, 2, uuid4(), "0:key")
     tier.rlmm.report_anomalies([missing, orphan], run_id)
-    anomalies = table(spark, tier, "anomalies", topicId=str(topic_id), pushdown="true")
+    anomalies = table(spark, tier, "anomalies", topicId=str(topic_id))
     rows = {row.partition: row for row in anomalies.collect()}
     assert (rows[1].kind, rows[1].detail, rows[1].object_key) == ("MISSING_OBJECTS", "gone", None)
     assert (rows[2].object_key, rows[2].run_id, rows[2].times_seen) == ("0:key", run_id, 1)
@@ -399,7 +341,7 @@ BAD_OPTIONS: list[tuple[dict[str, str], str]] = [
     ({"retryForS": "soon"}, "option retryForS: must be a number of seconds"),
     ({"tlsCertificate": "/tls.crt"}, "options tlsCa, tlsCertificate, tlsKey, tokenFile, plaintext"),
     ({"plaintext": "yes"}, "option plaintext: must be one of true, false"),
-    ({"pushdown": "1"}, "option pushdown: must be one of true, false"),
+    ({"pushdown": "true"}, "option pushdown: there is no such option"),
 ]
 
 
