@@ -35,7 +35,7 @@ from tests.unit.rlm.kafka_bytes import NAME, high_watermarks, three_segments
 
 TOPICS = ("payments", "mixed-codecs", "orders.eu-west", "clicks")
 NAMES = [bundled_name(topic) for topic in TOPICS]
-EVERYWHERE = ("disk", "half", "active", "tier")
+EVERYWHERE = ("disk", "half", "deleted", "active", "tier")
 Timed = list[tuple[int, int, int]]
 
 
@@ -53,15 +53,27 @@ def shipped(
     url = databases.take()
     with running_stack(url, directory / "objects") as stack:
         stack.ship(directory / "disk")
-        for place, keep in (("half", 2), ("active", None)):
+        for place, keep in (("half", 2), ("deleted", 2), ("active", None)):
             link_log_dir(directory / "disk", directory / place)
             for folder in (directory / place).glob("*-0"):
                 logs = sorted(folder.glob("*.log"))
                 for log in logs[: len(logs) // keep if keep else -1]:
                     for file in folder.glob(f"{log.stem}.*"):
                         file.unlink()
+        delete_in_first_segments(directory / "deleted")
         yield stack, directory
     databases.give_back(url)
+
+
+def delete_in_first_segments(log_dir: Path) -> None:
+    """Raise each log's start to the end of its first segment, as DeleteRecords does."""
+    starts = [
+        f"{folder.name[:-2]} 0 {list_segments(folder)[1].base_offset - 1}\n"
+        for folder in log_dir.glob("*-0")
+    ]
+    checkpoint = log_dir / "log-start-offset-checkpoint"
+    checkpoint.unlink()  # a hard link
+    checkpoint.write_text(f"0\n{len(starts)}\n{''.join(starts)}")
 
 
 def rlm_of(shipped: tuple[Stack, Path], place: str) -> OffsetService:

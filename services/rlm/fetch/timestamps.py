@@ -50,7 +50,7 @@ def first_in_tier(
         ReadTimeoutError: if the time of the view is over.
         RemoteStorageError: if the tier cannot be read, or a segment is damaged.
     """
-    local_start = INT64_MAX if view.log is None else view.log.segments[0].base_offset
+    local_start = INT64_MAX if view.log is None else view.log.log_start_offset
     if from_offset >= local_start:
         return None
     lineage = view.lineage()
