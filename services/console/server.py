@@ -21,6 +21,8 @@ from services.rpc.tls import ReloadedTls, TlsFileError, TlsFiles
 MAX_CONNECTIONS = 128
 MAX_HEADER_BYTES = 16 * 1024
 _KEEP_ALIVE_S = 10
+_HEADERS_S = 20.0
+_ANSWER_S = 300.0
 _END_S = 5
 
 
@@ -64,11 +66,17 @@ def open_tls(certificate: Path, key: Path, client_ca: Path) -> ReloadedTls:
         raise SystemExit(str(e)) from e
 
 
-def http_server(app: ASGIApp, tls: ReloadedTls | None) -> uvicorn.Server:
-    """Return a server that is not running yet."""
+def http_server(
+    app: ASGIApp, tls: ReloadedTls | None, headers_s: float = _HEADERS_S
+) -> uvicorn.Server:
+    """Return a server that is not running yet.
+
+    Args:
+        headers_s: how long a connection may take until it has sent a request's headers.
+    """
     config = uvicorn.Config(
         app,
-        http=_IdentifiedProtocol,
+        http=type("_Protocol", (_BoundedProtocol,), {"waiting": {}, "headers_s": headers_s}),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -76,7 +84,7 @@ def http_server(app: ASGIApp, tls: ReloadedTls | None) -> uvicorn.Server:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=MAX_CONNECTIONS,
+        limit_concurrency=MAX_CONNECTIONS + 1,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_END_S,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
@@ -140,21 +148,63 @@ def _context(tls: ReloadedTls) -> ssl.SSLContext:
     return context
 
 
-class _IdentifiedProtocol(H11Protocol):
-    """HTTP on a connection, with the identity of its client certificate in each request."""
+class _BoundedProtocol(H11Protocol):
+    """HTTP on a connection, with the identity of its client certificate in each request.
+
+    A connection ends if its headers or the answer take too long. If connections are too many, the
+    one ends that has waited for a request for longest.
+
+    Attributes:
+        waiting: the connections of the server that have no request now, the oldest first.
+        headers_s: as of http_server.
+    """
+
+    waiting: dict["_BoundedProtocol", None]
+    headers_s: float
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         certificate = transport.get_extra_info("peercert")
-        if certificate:
-            identity = _identity(certificate)
-            app = self.app
+        identity = _identity(certificate) if certificate else None
+        app = self.app
 
-            async def identified(scope: Scope, receive: Receive, send: Send) -> None:
+        async def identified(scope: Scope, receive: Receive, send: Send) -> None:
+            if certificate:
                 scope[IDENTITY] = identity
+            self.waiting.pop(self, None)
+            self._end_after(_ANSWER_S)
+            try:
                 await app(scope, receive, send)
+            finally:
+                self._wait()
 
-            self.app = identified
+        self.app = identified
+        self._timer: asyncio.TimerHandle | None = None
+        self._wait()
+        oldest = next(iter(self.waiting))
+        # If all others have a request, uvicorn answers this one with 503.
+        if len(self.connections) > MAX_CONNECTIONS and oldest is not self:
+            del self.waiting[oldest]
+            # With TLS uvicorn learns of the end some turns of the loop later.
+            self.connections.discard(oldest)
+            oldest.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.waiting.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        """Wait for the next request, unless the connection is over."""
+        if not self.transport.is_closing():
+            self.waiting[self] = None
+            self._end_after(self.headers_s)
+
+    def _end_after(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_later(seconds, self.transport.abort)
 
 
 def _identity(certificate: Any) -> str | None:

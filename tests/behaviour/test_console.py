@@ -1,9 +1,13 @@
 """Test the console's answers over HTTP, beside a real RLMM and a real RLM."""
 
+import select
+import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import grpc
 import pytest
@@ -15,7 +19,9 @@ from services.api.remote_storage_manager import IndexType
 from services.api.roles import Role
 from services.common.client_security import ClientSecurity
 from services.common.console_settings import ConsoleSettings
+from services.common.release import release
 from services.console import segment_life
+from services.console.server import MAX_CONNECTIONS
 from services.console.tier import ServiceAddresses
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rpc.server.policy import policy_file
@@ -292,6 +298,71 @@ def test_without_tls_only_this_machine_is_served(host: str) -> None:
         ConsoleSettings.from_environment(variables)
     with pytest.raises(SystemExit, match="CONSOLE_PLAINTEXT=true to serve every user"):
         ConsoleSettings.from_environment({"CONSOLE_RLMM_ADDRESS": AWAY})
+
+
+HALF_A_REQUEST = b"GET /api/about HTTP/1.1\r\nHost: localhost\r\n"
+A_REQUEST = HALF_A_REQUEST + b"\r\n"
+
+
+def connected(url: str) -> socket.socket:
+    address = urlsplit(url)
+    assert address.port is not None
+    return socket.create_connection(("127.0.0.1", address.port), 60)
+
+
+@pytest.mark.parametrize("sent", [b"", HALF_A_REQUEST, A_REQUEST], ids=["none", "half", "whole"])
+def test_connections_without_a_request_make_room(sent: bytes) -> None:
+    with serving_console(ServiceAddresses(AWAY)) as console, ExitStack() as opened:
+        waiting = []
+        for _ in range(200):
+            waiting.append(opened.enter_context(connected(console.url)))
+            waiting[-1].sendall(sent)
+            if sent == A_REQUEST:
+                assert waiting[-1].recv(4096).startswith(b"HTTP/1.1 200")
+        assert console.get("/api/about")["version"] == release()
+        for closed in waiting[: 200 - MAX_CONNECTIONS + 1]:
+            with suppress(OSError):
+                while closed.recv(4096):
+                    pass
+        ended, _, _ = select.select(waiting[-1:], [], [], 0)
+        assert not ended or sent == A_REQUEST
+
+
+def test_headers_that_do_not_come_end_the_connection() -> None:
+    with (
+        serving_console(ServiceAddresses(AWAY), headers_s=0.2) as console,
+        connected(console.url) as silent,
+        connected(console.url) as half,
+    ):
+        half.sendall(HALF_A_REQUEST)
+        for each in (silent, half):
+            with suppress(ConnectionError):
+                assert each.recv(1) == b""
+
+
+@pytest.mark.deep
+def test_certificates_without_a_grant_keep_no_person_out(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path)
+    deployment.grant(spiffe("auditor"), Role.AUDITOR)
+    settings = deployment.settings()
+    assert settings.tls_certificate_file is not None
+    tls = ReloadedTls(
+        TlsFiles(settings.tls_certificate_file, settings.tls_key_file, settings.tls_client_ca_file)
+    )
+    stranger, auditor = deployment.client("stranger"), deployment.client("auditor")
+    assert stranger.certificate is not None
+    context = ssl.create_default_context(cafile=stranger.ca)
+    context.check_hostname = False
+    context.load_cert_chain(stranger.certificate, stranger.key)
+    with (
+        serving_console(
+            ServiceAddresses(AWAY), policy=policy_file(deployment.policy), tls=tls
+        ) as console,
+        ExitStack() as opened,
+    ):
+        for _ in range(MAX_CONNECTIONS + 12):
+            opened.enter_context(context.wrap_socket(connected(console.url)))
+        assert console.send("GET", "/api/about", security=auditor).code == 200
 
 
 @pytest.mark.deep

@@ -88,13 +88,14 @@ def serving_console(
     policy: ReloadedFile[Policy] | None = None,
     tls: ReloadedTls | None = None,
     security: ClientSecurity = PLAINTEXT,
+    headers_s: float = 60,
 ) -> Iterator[ServedConsole]:
     """Serve on a free port of this machine until the block ends."""
     with (
         connected_tier(addresses, lambda _: security) as tier,
         listening_socket("127.0.0.1:0") as bound,
     ):
-        server = http_server(create_app(tier, policy), tls)
+        server = http_server(create_app(tier, policy), tls, headers_s)
         thread = Thread(target=server.run, args=([bound],), name="console")
         thread.start()
         try:
