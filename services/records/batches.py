@@ -272,6 +272,11 @@ def read_batch(
     return Batch(position, size, base, last, max_timestamp, producer, attributes, data)
 
 
+def is_blank(window: Window, position: int) -> bool:
+    """Return whether no batch follows at `position`: zeros of a preallocated file, or its end."""
+    return not any(window.read(position, HEADER_BYTES))
+
+
 def _whole(window: Window, position: int, size: int, offset: int, crc: int) -> memoryview:
     data = window.read(position, size)
     if len(data) < size:

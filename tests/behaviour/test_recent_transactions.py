@@ -315,8 +315,8 @@ def test_segments_that_leave_the_log_during_a_read_are_not_searched_without_rlmm
     high_watermarks(log_dir, {("t", 0): 8})
     assert committed(rlm, 3, EVERYTHING).aborted_transactions == (AbortedTransaction(3, 9),)
 
-    def vanishing_runs(log: Any, segment: Any, *rest: Any) -> Iterator[BatchRun]:
-        yield from local_runs(log, segment, *rest)
+    def vanishing_runs(segment: Any, *rest: Any) -> Iterator[BatchRun]:
+        yield from local_runs(segment, *rest)
         if segment.base_offset == 3:
             stack.ship(log_dir)
             lose_rolled_segments(log_dir)

@@ -20,6 +20,7 @@ from services.rlm.kafka_log.partition_dir import (
     list_indexes,
     read_producer_snapshot,
     reading_segment,
+    rolled_log_bytes,
 )
 from services.rlm.kafka_log.transactions import ProducerIds, Transactions, transactions_at
 
@@ -160,7 +161,7 @@ class _Walk:
         path = self._segment.log_path
         try:
             with reading_segment(path), FileWindow(path) as window:
-                self.size_bytes = window.size_bytes
+                self.size_bytes = rolled_log_bytes(self._segment)
                 self.last_modified_ms = window.last_modified_ms
                 self._check_size()
                 base = self._segment.base_offset

@@ -295,7 +295,7 @@ class PartitionFetch:
         log = self.view.log
         assert log is not None
         try:
-            for run in local_runs(log, segment, self._offset, end_offset, budget.takes):
+            for run in local_runs(segment, self._offset, end_offset, budget.takes):
                 yield RecordSource.LOCAL, run
                 self._offset = run.last_offset + 1
         except BatchError as e:

@@ -159,7 +159,7 @@ def _readable_bytes(
     if log is None or segment is None or segment.is_rolled:
         return enough
     found = 0
-    with closing(local_runs(log, segment, offset, end, lambda _: True)) as runs:
+    with closing(local_runs(segment, offset, end, lambda _: True)) as runs:
         for run in runs:
             found += run.size_bytes
             if found >= min(enough, wanted.max_bytes):

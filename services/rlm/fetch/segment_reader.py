@@ -44,7 +44,6 @@ from services.rlm.fetch.read_ahead import (
 )
 from services.rlm.fetch.reader_pool import LateCalls, ReaderPool
 from services.rlm.fetch.segment_lookups import SegmentLookUps
-from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LocalSegment, reading_segment
 from services.rlm.metrics import (
     FETCH_THROTTLE_SECONDS,
@@ -86,7 +85,7 @@ _LOCAL_READ_AHEAD_BYTES = 256 * 1024
 
 
 def local_runs(
-    log: LocalLog, segment: LocalSegment, offset: int, end_offset: int, takes: TakesBatch
+    segment: LocalSegment, offset: int, end_offset: int, takes: TakesBatch
 ) -> Generator[BatchRun, None, None]:
     """Read the complete batches of a local segment from `offset` to `end_offset` (exclusive).
 
@@ -95,10 +94,9 @@ def local_runs(
         LogFileError: UNREADABLE.
         SegmentVanishedError: if the broker deleted the segment.
     """
-    end = segment.size_bytes if segment.is_rolled else log.active_end_position
     path = segment.log_path
     with reading_segment(path), FileWindow(path, _LOCAL_READ_AHEAD_BYTES) as window:
-        source = SegmentBytes(window, segment.base_offset, end, end_offset)
+        source = SegmentBytes(window, segment.base_offset, segment.size_bytes, end_offset)
         entry = entry_in_file(segment.file(".index"), segment.base_offset, offset)
         yield from runs_from(source, offset, entry, takes)
 

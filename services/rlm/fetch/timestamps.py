@@ -149,7 +149,7 @@ def _largest_ms(log: LocalLog, segment: LocalSegment) -> int:
 
 def _local(log: LocalLog, segment: LocalSegment, offset: int) -> Iterator[Batch]:
     try:
-        yield from _batches(local_runs(log, segment, offset, log.log_end_offset, _every_batch))
+        yield from _batches(local_runs(segment, offset, log.log_end_offset, _every_batch))
     except BatchError as e:
         raise DamagedLogError(f"{segment.log_path}: {e}") from e
 

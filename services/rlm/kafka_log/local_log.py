@@ -34,13 +34,12 @@ class LocalLog:
     """The state of a partition's log on the disk, at one moment.
 
     Attributes:
-        segments: at least one; the last one is active.
+        segments: at least one; the last one is active, and has the size up to its last whole batch.
         lineage: empty if there is a `lineage_problem`.
         log_start_offset: the first offset that may be read here.
         last_stable_offset: every lower record is settled: all in-sync replicas have it, and no open
             transaction began before it. Only settled records are copied.
         log_end_offset: the offset of the next record.
-        active_end_position: the end position of the last complete batch of the active segment.
         removed_before_offset: the log start of the broker's checkpoint, which it writes only if
             records were deleted on request (DeleteRecords) and some are still in the first segment.
         high_watermark: the offset after the last record that all in-sync replicas have, as the
@@ -54,7 +53,6 @@ class LocalLog:
     log_start_offset: int
     last_stable_offset: int
     log_end_offset: int
-    active_end_position: int
     removed_before_offset: int = 0
     high_watermark: int = 0
     high_watermark_problem: Problem | None = None
@@ -185,13 +183,12 @@ class LocalPartition:
         if self._folder().inode != folder.inode:
             raise SegmentVanishedError(f"{self.found.path}: replaced during a read")
         log = LocalLog(
-            segments,
+            (*segments[:-1], segments[-1].ending_at(self._tail.end_position)),
             lineage,
             problem,
             start,
             last_stable_offset,
             end,
-            self._tail.end_position,
             removed_before,
             high_watermark,
             unknown,

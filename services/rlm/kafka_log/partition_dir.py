@@ -3,15 +3,16 @@
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.api.errors import InvalidRequestError
 from services.api.lineage import Lineage, parse_checkpoint
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.validation import INT64_MAX
-from services.records.index_files import open_transactions
+from services.records.batches import BatchError, FileWindow, is_blank, walk_batches
+from services.records.index_files import OFFSET_ENTRY, open_transactions
 
 
 class LogDirError(Exception):
@@ -91,6 +92,9 @@ MAX_SIDE_FILE_BYTES = 256 * 1024 * 1024
 MAX_TEXT_FILE_BYTES = 16 * 1024 * 1024
 """Checkpoints and properties take many times their size when parsed; this is 60,000 partitions."""
 
+HEADERS_READ_AHEAD_BYTES = 64 * 1024
+
+_BLOCK_BYTES = 512
 _LOG = ".log"
 _INDEX = ".index"
 _SNAPSHOT = ".snapshot"
@@ -101,18 +105,30 @@ class LocalSegment:
     """The files of one local segment.
 
     Attributes:
-        size_bytes: of the log file when the directory was listed.
+        size_bytes: of the log, up to the end of its last whole batch.
         next_base_offset: of the next segment; None if this one is active.
+        unused_bytes: of the file after the log: the broker preallocates it (log.preallocate), or
+            has written a part of a batch.
     """
 
     directory: Path
     base_offset: int
     size_bytes: int
     next_base_offset: int | None
+    unused_bytes: int = 0
 
     @property
     def is_rolled(self) -> bool:
         return self.next_base_offset is not None
+
+    @property
+    def file_bytes(self) -> int:
+        return self.size_bytes + self.unused_bytes
+
+    def ending_at(self, size_bytes: int) -> "LocalSegment":
+        """Return the segment with the log of `size_bytes` in its file."""
+        unused = self.file_bytes - size_bytes
+        return replace(self, size_bytes=size_bytes, unused_bytes=unused)
 
     @property
     def end_offset(self) -> int:
@@ -138,7 +154,7 @@ def snapshot_path(directory: Path, offset: int) -> Path:
 
 
 def list_segments(directory: Path) -> tuple[LocalSegment, ...]:
-    """List the segments by base offset, the last one active.
+    """List the segments by base offset, the last one active, whose log counts as its whole file.
 
     Files that vanish meanwhile are left out; so are `.deleted`, `.cleaned` and `.swap`, which are
     not part of the log.
@@ -146,13 +162,56 @@ def list_segments(directory: Path) -> tuple[LocalSegment, ...]:
     Raises:
         LogFileError: UNREADABLE.
     """
-    sizes = dict(_files(directory, _LOG))
-    bases: list[int] = sorted(sizes)
+    files = dict(_files(directory, _LOG))
+    bases: list[int] = sorted(files)
     nexts: list[int | None] = [*bases[1:], None]
     return tuple(
-        LocalSegment(directory, base, sizes[base], following)
+        _listed(directory, base, files[base], following)
         for base, following in zip(bases, nexts, strict=False)
     )
+
+
+def _listed(
+    directory: Path, base_offset: int, status: os.stat_result, next_base_offset: int | None
+) -> LocalSegment:
+    size = status.st_size
+    segment = LocalSegment(directory, base_offset, size, next_base_offset)
+    # A preallocated file is sparse; the others need not be opened.
+    if segment.is_rolled and status.st_blocks * _BLOCK_BYTES < size:
+        with suppress(FileNotFoundError, LogFileError), reading(segment.log_path):
+            return segment.ending_at(rolled_log_bytes(segment))
+    return segment
+
+
+def rolled_log_bytes(segment: LocalSegment) -> int:
+    """Find the end of a rolled segment's log: the end of its last whole batch.
+
+    It is the end of the file, unless the broker was killed while the file was preallocated: then
+    zeros follow the last batch. A log whose last records are missing is not cut at its zeros: they
+    may be what a crash has left of the records.
+
+    Raises:
+        OSError: if the file cannot be read.
+        LogFileError: UNREADABLE.
+    """
+    with FileWindow(segment.log_path, HEADERS_READ_AHEAD_BYTES) as window:
+        size = window.size_bytes
+        if any(window.read(max(size - 1, 0), 1)):
+            return size
+        for start in (_last_indexed_position(segment), 0):
+            end, next_offset = start, segment.base_offset
+            with suppress(BatchError):
+                for batch in walk_batches(window, start, size, next_offset, verify=False):
+                    end, next_offset = batch.next_position, batch.last_offset + 1
+            if next_offset == segment.next_base_offset and is_blank(window, end):
+                return end
+    return size
+
+
+def _last_indexed_position(segment: LocalSegment) -> int:
+    index = read_side_file(segment.file(".index")) or b""
+    entries = OFFSET_ENTRY.iter_unpack(index[: len(index) - len(index) % OFFSET_ENTRY.size])
+    return max((position for _, position in entries), default=0)
 
 
 def list_snapshots(directory: Path) -> list[int]:
@@ -253,8 +312,8 @@ def reading_segment(path: Path) -> Iterator[None]:
         raise SegmentVanishedError(f"{path}: deleted during a read") from e
 
 
-def _files(directory: Path, suffix: str) -> Sequence[tuple[int, int]]:
-    """List offset and size of the files named by a 20-digit offset and `suffix`."""
+def _files(directory: Path, suffix: str) -> Sequence[tuple[int, os.stat_result]]:
+    """List offset and status of the files named by a 20-digit offset and `suffix`."""
     found = []
     with reading(directory), os.scandir(directory) as entries:
         for entry in entries:
@@ -262,7 +321,7 @@ def _files(directory: Path, suffix: str) -> Sequence[tuple[int, int]]:
             if stem == entry.name or not _is_offset(stem):
                 continue
             try:
-                found.append((int(stem), entry.stat().st_size))
+                found.append((int(stem), entry.stat()))
             except FileNotFoundError:
                 continue
     return found

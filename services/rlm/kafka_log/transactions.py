@@ -6,11 +6,14 @@ from operator import itemgetter
 
 from services.api.lineage import Lineage
 from services.records.batches import (
+    HEADER_BYTES,
     Batch,
     BatchError,
     FileWindow,
     Marker,
     control_marker,
+    is_blank,
+    verified,
     walk_batches,
 )
 from services.records.index_files import (
@@ -19,6 +22,7 @@ from services.records.index_files import (
     open_transactions,
 )
 from services.rlm.kafka_log.partition_dir import (
+    HEADERS_READ_AHEAD_BYTES,
     LocalSegment,
     LogFileError,
     list_snapshots,
@@ -114,8 +118,6 @@ def _has_no_producer(segment: LocalSegment) -> bool:
             return False
 
 
-HEADERS_READ_AHEAD_BYTES = 64 * 1024
-
 MAX_HISTORY = 50_000
 """The most changes of the oldest open transaction that are kept above the high watermark."""
 
@@ -124,7 +126,8 @@ class LogTail:
     """Follow the end of one partition's log, reading only new batches. Not thread-safe.
 
     The active segment ends before the first incomplete batch: a live broker may be writing it, or a
-    crashed one may have left it; neither is a problem.
+    crashed one may have left it; neither is a problem. In a preallocated file that is the first
+    batch without its header, or the last one if its CRC is wrong.
 
     Attributes:
         log_end_offset: the offset of the next record.
@@ -172,14 +175,14 @@ class LogTail:
             LogFileError: UNREADABLE.
         """
         active = segments[-1]
-        if active.base_offset != self._base_offset or active.size_bytes < self.end_position:
+        if active.base_offset != self._base_offset or active.file_bytes < self.end_position:
             history = self._history_before(segments)
             self._transactions = transactions_at(segments, active.base_offset)
             self._base_offset = self.log_end_offset = active.base_offset
             self.end_position = 0
             self._below_segment = None
             self._oldest_open = [*history, (active.base_offset, self._transactions.first_open)]
-        if active.size_bytes > self.end_position:
+        if active.file_bytes > self.end_position:
             self._read_on(active)
 
     def _history_before(self, segments: Sequence[LocalSegment]) -> list[tuple[int, int | None]]:
@@ -189,20 +192,29 @@ class LogTail:
         """
         if len(segments) < 2 or segments[-2].base_offset != self._base_offset:
             return []
-        if segments[-2].size_bytes > self.end_position:
+        if segments[-2].file_bytes > self.end_position:
             self._read_on(segments[-2])
         return self._oldest_open if self.log_end_offset == segments[-1].base_offset else []
 
     def _read_on(self, active: LocalSegment) -> None:
+        path = active.log_path
+        # An idle partition's preallocated file costs this small read each time.
+        with reading_segment(path), FileWindow(path, HEADER_BYTES) as window:
+            if is_blank(window, self.end_position):
+                return
         with (
             reading_segment(active.log_path),
             FileWindow(active.log_path, HEADERS_READ_AHEAD_BYTES) as window,
         ):
             batches = walk_batches(
-                window, self.end_position, active.size_bytes, self.log_end_offset, verify=False
+                window, self.end_position, active.file_bytes, self.log_end_offset, verify=False
             )
             try:
                 for batch in batches:
+                    if batch.next_position < active.file_bytes and is_blank(
+                        window, batch.next_position
+                    ):
+                        verified(window, batch)
                     self._observe(batch)
                     self.log_end_offset = batch.last_offset + 1
                     self.end_position = batch.next_position

@@ -136,9 +136,9 @@ class OwnedFolder:
             FileNotFoundError: if it is gone.
         """
         with reading(segment.log_path):
-            size_bytes = os.stat(segment.log_path.name, dir_fd=self.fd).st_size
+            file_bytes = os.stat(segment.log_path.name, dir_fd=self.fd).st_size
             is_followed = self._has_log(segment.end_offset + 1)
-        if size_bytes != segment.size_bytes or not is_followed:
+        if file_bytes != segment.file_bytes or not is_followed:
             raise FolderChangedError(f"{segment.log_path}: changed since it was listed; retrying")
 
     def _has_log(self, base_offset: int) -> bool:

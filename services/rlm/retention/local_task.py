@@ -31,6 +31,7 @@ from services.rlm.kafka_log.partition_dir import (
     SegmentVanishedError,
     read_producer_snapshot,
     reading_segment,
+    rolled_log_bytes,
 )
 from services.rlm.metrics import LOCALLY_DELETED_BYTES, LOCALLY_DELETED_SEGMENTS
 from services.rlm.partition import Leadership, Partition
@@ -283,12 +284,12 @@ class TierCheck:
             ) from e
         if found.start_offset != segment.base_offset:
             return
-        if found.end_offset == segment.end_offset and (
-            found.segment_size_in_bytes != segment.size_bytes
-        ):
+        with reading_segment(segment.log_path):
+            size_bytes = rolled_log_bytes(segment)
+        if found.end_offset == segment.end_offset and found.segment_size_in_bytes != size_bytes:
             raise NotInTierError(
                 f"{found.remote_log_segment_id} ({found.start_offset} to {found.end_offset}) has "
-                f"{found.segment_size_in_bytes} bytes in the tier and {segment.size_bytes} here"
+                f"{found.segment_size_in_bytes} bytes in the tier and {size_bytes} here"
             )
         if head != _head_of(segment):
             raise NotInTierError(

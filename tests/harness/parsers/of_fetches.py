@@ -107,9 +107,8 @@ def _read_with_local_index(data: bytes) -> None:
     written(data, f"{0:020}.index")
     written(batch(_END_OFFSET), f"{_END_OFFSET:020}.log")
     segments = list_segments(path.parent)
-    log: Any = None  # Only an active segment needs it.
     for offset in (0, 4, _END_OFFSET - 1):
-        read = local_runs(log, segments[0], offset, _END_OFFSET, lambda _: True)
+        read = local_runs(segments[0], offset, _END_OFFSET, lambda _: True)
         found = [each.base_offset for run in read for each in run.batches()]
         assert found == list(range(offset // 3 * 3, _END_OFFSET, 3))
     for segment in segments:

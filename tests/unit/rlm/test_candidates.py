@@ -39,7 +39,7 @@ def log(*bases: int, stable: int, start: int | None = None, removed: int = 0) ->
         for base, following in zip(bases, nexts, strict=True)
     )
     first = bases[0] if start is None else start
-    return LocalLog(segments, lineage((0, 0)), None, first, stable, stable, 100, removed)
+    return LocalLog(segments, lineage((0, 0)), None, first, stable, stable, removed)
 
 
 def bases(segments: list[LocalSegment]) -> list[int]:

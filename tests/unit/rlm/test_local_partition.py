@@ -1,7 +1,9 @@
 """Test a partition's folder that is read repeatedly."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+from struct import pack
 
 import pytest
 
@@ -15,7 +17,9 @@ from services.rlm.kafka_log.partition_dir import (
     LEADER_EPOCH_CHECKPOINT,
     LogFileError,
     fingerprint_of,
+    list_segments,
     read_lineage,
+    rolled_log_bytes,
 )
 from tests.harness.eventually import eventually
 from tests.unit.rlm.kafka_bytes import (
@@ -136,7 +140,7 @@ def test_a_tail_that_was_cut_and_has_grown_past_its_end_is_read_again(
     files.epochs((0, 0), (1, 24))
     log = look(partition)
     assert (log.log_end_offset, log.last_stable_offset) == (33, 33)
-    assert log.active_end_position == log.segments[-1].size_bytes
+    assert log.segments[-1].size_bytes == active.stat().st_size
 
 
 def test_new_epoch_at_the_log_end_does_not_read_the_log_again(
@@ -180,3 +184,39 @@ def test_a_folder_without_its_topics_id_yet_is_unreadable(
         partition.read()
     assert raised.value.kind is ProblemKind.PARTITION_METADATA_MISSING
     assert partition.is_there()
+
+
+@pytest.mark.parametrize("zeros", [1, 60, 61, 5000, 100_000])
+def test_a_preallocated_log_ends_at_its_last_whole_batch(
+    files: PartitionFiles, partition: LocalPartition, zeros: int
+) -> None:
+    sizes = [segment.size_bytes for segment in look(partition).segments]
+    for base in (10, 20):
+        os.truncate(files.file(base, ".log"), files.file(base, ".log").stat().st_size + zeros)
+    files.file(10, ".index").write_bytes(pack(">ii", 9, sizes[1] // 2) + bytes(800))
+    files.path.joinpath("changed").touch()
+    log = look(partition)
+    assert [rolled_log_bytes(segment) for segment in log.rolled] == sizes[:-1]
+    assert (log.segments[-1].size_bytes, log.log_end_offset) == (sizes[-1], 25)
+    if zeros > 4096:  # more than the last block
+        assert [segment.size_bytes for segment in log.segments] == sizes
+
+
+def test_zeros_instead_of_the_last_records_are_part_of_a_rolled_log(files: PartitionFiles) -> None:
+    """The copy reports them: a crash may have lost what was there."""
+    lost = files.segment(10, [batch(10, 5), bytes(10_000)])
+    os.truncate(lost, 100_000)
+    segment = list_segments(files.path)[1]
+    assert segment.size_bytes == rolled_log_bytes(segment) == 100_000
+
+
+def test_a_half_written_batch_of_a_preallocated_file_is_not_in_the_log(
+    files: PartitionFiles, partition: LocalPartition
+) -> None:
+    whole = batch(25, payload=b"x" * 10_000)
+    half = batch(20, 5) + whole[:5000]
+    files.file(20, ".log").write_bytes(half + bytes(50_000))
+    log = look(partition)
+    assert (log.log_end_offset, log.segments[-1].size_bytes) == (25, len(batch(20, 5)))
+    files.file(20, ".log").write_bytes(batch(20, 5) + whole + bytes(50_000))
+    assert look(partition).log_end_offset == 26

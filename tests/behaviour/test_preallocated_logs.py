@@ -1,0 +1,91 @@
+"""Test logs whose files are larger than they are: the broker preallocates (log.preallocate)."""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from services.rlm.retention.local_files import LogDirLocks
+from tests.harness.owned_log import AT_ONCE_LOCALLY, here, owner, put, retain
+from tests.harness.retained_log import hourly_log, take_turns
+from tests.harness.ship_stack import Stack, bytes_of, description, read
+from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, write_log_dir
+
+PREALLOCATED_BYTES = 8 * 1024 * 1024
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    return write_log_dir(tmp_path / "logs")
+
+
+@pytest.fixture
+def files(log_dir: Path) -> PartitionFiles:
+    return hourly_log(log_dir)
+
+
+@pytest.fixture
+def locks(log_dir: Path, files: PartitionFiles) -> Iterator[LogDirLocks]:
+    with closing(LogDirLocks([log_dir])) as held:
+        yield held
+
+
+def preallocate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size + PREALLOCATED_BYTES)
+
+
+def bytes_from(files: PartitionFiles, *bases: int) -> int:
+    return sum(files.file(base, ".log").stat().st_size for base in bases)
+
+
+def test_retention_by_size_deletes_what_it_deletes_without(
+    stack: Stack, log_dir: Path, files: PartitionFiles
+) -> None:
+    limit_bytes = bytes_from(files, 20, 30, 40, 50, 60)
+    preallocate(files.file(60, ".log"))
+    rlm = stack.rlm(log_dir, limits=AT_ONCE_LOCALLY)
+    take_turns(rlm)
+    put(stack, {"retention.bytes": str(limit_bytes)})
+    take_turns(rlm, rounds=3)
+    assert stack.ranges() == [(20, 29), (30, 39), (40, 49), (50, 59)]
+    assert description(rlm).log_start_offset == 20
+
+
+def test_local_retention_by_size_deletes_what_it_deletes_without(
+    stack: Stack, log_dir: Path, files: PartitionFiles, locks: LogDirLocks
+) -> None:
+    """Zeros after a rolled log of a killed broker are neither counted nor missed in the tier."""
+    limit_bytes = bytes_from(files, 40, 50, 60)
+    for base in (10, 60):
+        preallocate(files.file(base, ".log"))
+    rlm = owner(stack, log_dir, locks)()
+    take_turns(rlm)
+    put(stack, {"local.retention.bytes": str(limit_bytes)})
+    retain(rlm)
+    assert here(files) == [40, 50, 60]
+
+
+def test_descriptions_reads_and_copies_are_as_without(
+    stack: Stack, log_dir: Path, files: PartitionFiles
+) -> None:
+    written = bytes_of(files.path)
+    sizes = [bytes_from(files, base) for base in range(0, 60, 10)]
+    rlm = stack.rlm(log_dir)
+    before = description(rlm)
+    for base in (0, 30, 50, 60):
+        preallocate(files.file(base, ".log"))
+    for found in (rlm, stack.rlm(log_dir)):
+        assert description(found) == before
+        assert read(found, 0) == written
+    assert before.local_size_bytes == len(written)
+    take_turns(rlm)
+    assert [segment.segment_size_in_bytes for segment in stack.segments()] == sizes
+    assert description(rlm).problems == ()
+    with files.file(60, ".log").open("r+b") as active:
+        active.seek(bytes_from(files, 60) - PREALLOCATED_BYTES)
+        active.write(batch(65, 5))
+    assert read(rlm, 60) == written[-len(batch(60, 5)) :] + batch(65, 5)
+    assert description(rlm).log_end_offset == 70
+    assert stack.ranges(NAME)[-1] == (50, 59)
