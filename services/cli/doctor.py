@@ -1,9 +1,12 @@
 """Check a whole deployment, and name the next command for what is wrong: `sediment doctor`."""
 
+import queue
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import copy_context
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -13,12 +16,13 @@ from services.cli.doctor_findings import Check, Finding, Level
 from services.cli.doctor_services import service_checks
 from services.cli.doctor_settings import Environment, environment_checks
 from services.cli.endpoints import known_addresses
-from services.cli.output import CommandError, Format, print_json, print_table, say
+from services.cli.output import CommandError, Format, print_json, print_line, say
 
 app = command_group()
 
 _SILENT_S = 4.0
-_TEXT_WIDTH = 50
+_TIMEOUT_S = 10.0
+_TEXT_WIDTH = 56
 
 
 @app.command()
@@ -27,6 +31,9 @@ def doctor(
     rlmm: Rlmm = None,
     rlm: Rlm = None,
     data_dir: DataDir = None,
+    timeout_s: Annotated[
+        float, typer.Option(min=1, help="How long all checks, side by side, may take, s.")
+    ] = _TIMEOUT_S,
     output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Check settings, clocks, bucket, database and certificates.
@@ -50,61 +57,80 @@ def doctor(
             raise
         addresses = {}
     checks = {**environment_checks(environment), **service_checks(addresses, data_dir)}
-    findings = list(run_checks(checks))
+    findings = list[Finding]()
+    for finding in run_checks(checks, timeout_s=timeout_s):
+        findings.append(finding)
+        if output is Format.TABLE:
+            _print(finding)
     worst = max((each.level for each in findings), default=Level.OK)
     if output is Format.JSON:
         described = [each.as_json() for each in findings]
         print_json({"level": max(worst, Level.OK).name, "findings": described})
-    else:
-        print_table("Doctor", ("check", "", "finding"), _rows(findings))
     raise typer.Exit(max(int(worst), 0))
+
+
+_Found: TypeAlias = queue.SimpleQueue[tuple[str, Finding | Exception | None]]
 
 
 def run_checks(
     checks: Mapping[str, Check],
     report: Callable[[str], None] = say,
     silent_s: float = _SILENT_S,
+    timeout_s: float = _TIMEOUT_S,
 ) -> Iterator[Finding]:
-    """Run all checks at once; yield their findings in order.
+    """Run all checks at once; yield each finding when it is there.
+
+    A check without an end after `timeout_s` is a finding itself; its thread is left to end with the
+    process, whatever it waits for.
 
     Args:
-        report: is called with the names of those that still run, every `silent_s` without an end.
+        report: is called with the names of those that still run, every `silent_s` without a
+            finding.
     """
-    with ThreadPoolExecutor(max(len(checks), 1)) as pool:
-        running = {
-            # With what the user chose, which is of this thread's context.
-            name: pool.submit(copy_context().run, _findings_of, name, check)
-            for name, check in checks.items()
-        }
-        _wait(running, report, silent_s)
-        for future in running.values():
-            yield from future.result()
+    found: _Found = queue.SimpleQueue()
+    for name, check in checks.items():
+        # With what the user chose, which is of this thread's context.
+        run = copy_context().run
+        arguments = (_findings_of, name, check, found)
+        threading.Thread(target=run, args=arguments, name=name, daemon=True).start()
+    running = dict.fromkeys(checks)
+    ends_at = time.monotonic() + timeout_s
+    while running and (left_s := ends_at - time.monotonic()) > 0:
+        try:
+            name, finding = found.get(timeout=min(silent_s, left_s))
+        except queue.Empty:
+            if left_s > silent_s:
+                report(f"still checking: {', '.join(running)}")
+            continue
+        if isinstance(finding, Exception):
+            raise finding
+        if finding is None:
+            del running[name]
+        else:
+            yield finding
+    for name in running:
+        text = f"no answer within {timeout_s:.0f} s"
+        hint = "see whether what it asks runs and is reachable; or pass a longer --timeout-s"
+        yield Finding(name, Level.FAIL, text, hint)
 
 
-def _wait(
-    running: Mapping[str, Future[list[Finding]]], report: Callable[[str], None], silent_s: float
-) -> None:
-    names = {future: name for name, future in running.items()}
-    while names:
-        done, _ = wait(names, timeout=silent_s, return_when=FIRST_COMPLETED)
-        for future in done:
-            del names[future]
-        if not done:
-            report(f"still checking: {', '.join(names.values())}")
-
-
-def _findings_of(name: str, check: Check) -> list[Finding]:
-    """Run a check; one that cannot be finished is a finding itself."""
+def _findings_of(name: str, check: Check, found: _Found) -> None:
+    """Run a check; put its findings, and None at its end. An error of ours is a finding, too."""
     try:
-        return list(check())
+        for finding in check():
+            found.put((name, finding))
     except (RemoteStorageError, CommandError) as e:
-        return [Finding(name, Level.FAIL, str(e), "check the address, the network, TLS and grants")]
+        hint = "check the address, the network, TLS and grants"
+        found.put((name, Finding(name, Level.FAIL, str(e), hint)))
+    except Exception as e:  # noqa: BLE001 - raised in the thread that prints
+        found.put((name, e))
+    found.put((name, None))
 
 
-def _rows(findings: Sequence[Finding]) -> Iterator[tuple[str, str, str]]:
-    """Yield table rows of at most 80 columns: a long text takes several."""
-    for finding in findings:
-        text = [finding.text, *([f"next: {finding.next}"] if finding.next else [])]
-        lines = [line for part in text for line in textwrap.wrap(part, _TEXT_WIDTH)]
-        for number, line in enumerate(lines):
-            yield *(("", "") if number else (finding.check, finding.level.name.lower())), line
+def _print(finding: Finding) -> None:
+    """Print a finding in lines of at most 80 columns."""
+    text = [finding.text, *([f"next: {finding.next}"] if finding.next else [])]
+    lines = [line for part in text for line in textwrap.wrap(part, _TEXT_WIDTH)]
+    heads = [f"{finding.check:16} {finding.level.name.lower():4}", *[" " * 21] * len(lines)]
+    for head, line in zip(heads, lines, strict=False):
+        print_line([f"{head}  {line}"])

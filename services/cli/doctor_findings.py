@@ -1,6 +1,6 @@
 """Say what a check of `sediment doctor` is, and what it finds."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
@@ -39,6 +39,21 @@ class Finding:
 
 Check: TypeAlias = Callable[[], Iterator[Finding]]
 """Yields what it finds. It may raise RemoteStorageError or CommandError: then it failed."""
+
+_LEVELS = {"WARNING": Level.WARN, "CRITICAL": Level.FAIL, "UNKNOWN": Level.SKIP}
+
+
+def store_findings(check: str, notes: Collection[tuple[str, str]]) -> Iterator[Finding]:
+    """Judge what a store does by itself; `notes` have a level and a text each."""
+    sound = [text for level, text in notes if level == "OK"]
+    for level, text in notes:
+        if level in _LEVELS:
+            yield Finding(
+                check, _LEVELS[level], text, "see docs/object-locations.md#the-buckets-rules"
+            )
+    if sound:
+        yield Finding(check, Level.OK, "; ".join(sound))
+
 
 CLOCK_WARN_MS = 5_000
 CLOCK_FAIL_MS = 300_000

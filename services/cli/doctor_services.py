@@ -11,7 +11,7 @@ from cryptography import x509
 
 from services.api.remote_log_manager import CopyLag, Problem
 from services.cli.connections import connected_rlm, connected_rlmm, security_options
-from services.cli.doctor_findings import Check, Finding, Level, clock_finding
+from services.cli.doctor_findings import Check, Finding, Level, clock_finding, store_findings
 from services.cli.endpoints import Endpoint, Severity, is_ready, probed
 from services.common.client_security import ClientSecurity, each_address
 from services.common.release import release
@@ -59,6 +59,7 @@ def state_findings(endpoints: Sequence[Endpoint]) -> Iterator[Finding]:
     """Judge the state of each address, and whether all are of this release."""
     for endpoint in endpoints:
         yield _state_of(endpoint)
+    yield from store_findings("store", dict.fromkeys(n for e in endpoints for n in e.state.notes))
     releases = {each.state.version for each in endpoints if each.state.version}
     if len({*releases, release()}) > 1:
         text = f"several releases run: {', '.join(sorted(releases))}; this is {release()}"

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import uuid_to_text
 from services.cli.config import CLASSES, configured_services, similar_setting
-from services.cli.doctor_findings import Check, Finding, Level
+from services.cli.doctor_findings import Check, Finding, Level, store_findings
 from services.cli.doctor_services import file_finding
 from services.cli.output import time_text
 from services.common.console_settings import ConsoleSettings
@@ -194,6 +194,7 @@ def _check_bucket(settings: RsmSettings) -> Iterator[Finding]:
         yield Finding(name, Level.WARN, f"{report.location.place}: {finding}", hint)
     if not report.refused:
         yield Finding(name, Level.OK, f"{report.location.place}: RSM can use it")
+    yield from store_findings(name, report.rules)
     if not settings.deployment_id:
         text = "RSM_DEPLOYMENT_ID is not set: nothing keeps another deployment from this bucket"
         yield Finding(name, Level.WARN, text, "sediment db deployment-id")

@@ -21,6 +21,11 @@ class Severity(IntEnum):
     CRITICAL = 2
 
 
+def severity_of(level: str) -> Severity:
+    """Return how bad a Note of this level is; what is unknown is no fault."""
+    return Severity[level] if level in Severity.__members__ else Severity.OK
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """An address of a service, and its state; no address: it was not given."""
@@ -42,7 +47,10 @@ class Endpoint:
         if self.state.problem:
             return f"{self.address}: {self.state.problem}"
         version = self.state.version or "an earlier release"
-        return f"{self.address}: {version}, {'ready' if self.state.is_ready else 'not ready'}"
+        if self.state.is_ready:
+            return f"{self.address}: {version}, ready"
+        why = f": {self.state.unready}" if self.state.unready else ""
+        return f"{self.address}: {version}, not ready{why}"
 
 
 def known_addresses(given: Mapping[str, str | None], data_dir: Path | None) -> dict[str, str]:

@@ -23,7 +23,14 @@ from services.cli.connections import (
     connected_rlm,
     connected_rlmm,
 )
-from services.cli.endpoints import Endpoint, Severity, is_ready, known_addresses, probed
+from services.cli.endpoints import (
+    Endpoint,
+    Severity,
+    is_ready,
+    known_addresses,
+    probed,
+    severity_of,
+)
 from services.cli.output import (
     Format,
     age_text,
@@ -124,7 +131,9 @@ def _unread(what: str, error: RemoteStorageError) -> Line:
 def lines_of(status: Status) -> Iterator[Line]:
     """Describe everything, a line for each thing."""
     for endpoint in status.endpoints:
-        yield Line(endpoint.service, endpoint.severity, endpoint.text)
+        hint = "" if endpoint.severity is Severity.OK else "; next: `sediment doctor`"
+        yield Line(endpoint.service, endpoint.severity, f"{endpoint.text}{hint}")
+    yield from _store_lines(status.endpoints)
     for lag in status.lags:
         yield Line("copying", lag_severity(lag), lag_text(lag, status.now_ms))
     tier = status.tier
@@ -138,6 +147,15 @@ def lines_of(status: Status) -> Iterator[Line]:
     yield Line("sweeps", tier.sweep_severity, sweeps_text(tier))
     for kind in VerificationKind:
         yield Line(kind.value.lower(), Severity.OK, verification_text(tier, kind))
+
+
+def _store_lines(endpoints: Sequence[Endpoint]) -> Iterator[Line]:
+    """Describe what the stores do by themselves, as each RSM says; first what is bad."""
+    notes = dict.fromkeys(note for each in endpoints for note in each.state.notes)
+    if notes:
+        found = sorted(notes, key=lambda note: severity_of(note.level), reverse=True)
+        worst = severity_of(found[0].level)
+        yield Line("store", worst, "; ".join(note.text for note in found))
 
 
 def lag_text(lag: CopyLag, now_ms: int) -> str:
@@ -256,6 +274,8 @@ def _as_json(status: Status, lines: Sequence[Line]) -> dict[str, object]:
                 "version": each.state.version,
                 "ready": each.state.is_ready,
                 "problem": each.state.problem,
+                "unready": each.state.unready,
+                "notes": [note._asdict() for note in each.state.notes],
             }
             for each in status.endpoints
         ],

@@ -6,7 +6,7 @@ from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.cli.connections import JsonOrTable, command_group
 from services.cli.output import EXIT_PARTIAL, CommandError, Format, print_json, print_table, say
 from services.rsm.factory import build_locations, build_start_up
-from services.rsm.probe import WITHOUT, ProbeReport
+from services.rsm.probe import WITHOUT, ProbeReport, RuleLevel
 from services.rsm.settings import RsmSettings
 from services.rsm.startup import StartUp
 
@@ -15,7 +15,7 @@ app = command_group("Check the object store behind RSM.")
 
 @app.command()
 def probe(output: JsonOrTable = Format.TABLE) -> None:
-    """Test which features the store of RSM has.
+    """Test which features the store of RSM has, and what it does by itself.
 
     Reads RSM's settings from the environment (RSM_*). Writes a few test objects below the prefix
     and deletes them again; writes nothing if the prefix belongs to another deployment.
@@ -23,7 +23,7 @@ def probe(output: JsonOrTable = Format.TABLE) -> None:
     \b
     Exit codes:
       0  RSM can use the store, possibly with fewer features
-      1  RSM would refuse the store
+      1  RSM would refuse the store, or the store deletes segments by itself
       2  the settings are invalid
       3  the store could not be reached
     """
@@ -42,7 +42,8 @@ def probe(output: JsonOrTable = Format.TABLE) -> None:
         print_json(report.as_json())
     else:
         _print(report)
-    raise typer.Exit(EXIT_PARTIAL if report.refused else 0)
+    is_losing = any(rule.level is RuleLevel.CRITICAL for rule in report.rules)
+    raise typer.Exit(EXIT_PARTIAL if report.refused or is_losing else 0)
 
 
 def _start_up() -> StartUp:
@@ -67,5 +68,7 @@ def _print(report: ProbeReport) -> None:
     print_table(report.location.place, ("capability", "", "outcome", "time", "detail"), rows)
     for finding in report.degraded:
         say(f"without {finding.capability}: {WITHOUT[finding.capability]}")
+    for rule in report.rules:
+        say(f"{rule.level.value.lower()}: {rule.text}")
     if report.refused:
         say("RSM would refuse this store")

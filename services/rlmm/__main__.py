@@ -53,6 +53,7 @@ def main() -> None:
         watch_methods=[f"/{name}/WatchPartitions"],
         watch_threads=settings.watch_threads,
         end_watches=manager.end_watches,
+        depends_on="the metadata database",
     )
     ages.start()
     serve(service, settings)

@@ -26,6 +26,8 @@ def main() -> None:
         manager.close,
         client_stream_threads=settings.copy_threads,
         stop_waiting=manager.stop_waiting,
+        depends_on="the object store",
+        notes=lambda: manager.store_rules,
     )
     serve(service, settings)
 

@@ -30,12 +30,13 @@ from services.rsm.backends.s3_credentials import (
     StoreCredentials,
 )
 from services.rsm.backends.s3_http import S3Target
+from services.rsm.backends.s3_rules import rules_of
 from services.rsm.backends.traced_pools import TracedPools
 from services.rsm.deadline import Limits
 from services.rsm.locations import Location, Locations
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.metrics import MeasuredStorage, publish_part_buffers
-from services.rsm.probe import StoreProbe
+from services.rsm.probe import StoreProbe, StoreRule
 from services.rsm.settings import RegisteredLocation, RsmSettings, described, other_locations
 from services.rsm.startup import StartUp
 from services.rsm.upload import PartBuffers
@@ -115,19 +116,33 @@ def build_start_up(
             "deployment from using it"
         )
         _log.warning(text, current)
-    store = current.backend
-    if isinstance(store, MeasuredStorage):
-        # The probe sends requests that no backend has.
-        store = store.backend
+    store = _unmeasured(current)
     probe = S3Probe(current, store) if isinstance(store, S3Storage) else StoreProbe(current)
     return StartUp(
         locations,
         probe,
         settings.deployment_id,
         now_s,
+        lambda: _rules_of(locations),
         marker_required=settings.marker_required,
         checked_first=checked_first,
     )
+
+
+def _unmeasured(location: Location) -> StorageBackend:
+    """Return the backend itself: a probe sends requests that StorageBackend has not."""
+    backend = location.backend
+    return backend.backend if isinstance(backend, MeasuredStorage) else backend
+
+
+def _rules_of(locations: Locations) -> list[StoreRule]:
+    """Ask the store of each location what it does by itself; a file system does nothing."""
+    rules = list[StoreRule]()
+    for location in locations.all:
+        store, where = _unmeasured(location), str(location) if locations.others else ""
+        if isinstance(store, S3Storage):
+            rules += rules_of(store.requests, location.prefix, where)
+    return rules
 
 
 def _other_location(

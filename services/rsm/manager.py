@@ -20,6 +20,7 @@ from services.rsm.direct import DirectReads
 from services.rsm.fetch import IndexCache, SegmentReader
 from services.rsm.layout import require_fits
 from services.rsm.locations import Location, Locations
+from services.rsm.probe import StoreRule
 from services.rsm.segment_objects import StoredSegmentObjects
 from services.rsm.startup import StartUp
 from services.rsm.upload import PartBuffers, Uploader
@@ -91,6 +92,11 @@ class ObjectRemoteStorageManager:
     @property
     def objects(self) -> SegmentObjects:
         return self._objects
+
+    @property
+    def store_rules(self) -> Sequence[StoreRule]:
+        """Return what the stores do by themselves with our objects."""
+        return () if self._start_up is None else self._start_up.rules
 
     def check(self) -> None:
         """Check that the store can be used.

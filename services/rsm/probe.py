@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from services.api.errors import (
     CorruptSegmentError,
@@ -77,6 +77,24 @@ class Finding:
         return f"{self.capability} is {self.outcome} ({self.detail})"
 
 
+class RuleLevel(StrEnum):
+    """How bad for the tier is what a store does by itself."""
+
+    OK = "OK"
+    UNKNOWN = "UNKNOWN"
+    """The store does not say, or refuses to."""
+    WARNING = "WARNING"
+    CRITICAL = "CRITICAL"
+    """It deletes what the tier counts on. RSM serves nevertheless: readers still find the rest."""
+
+
+class StoreRule(NamedTuple):
+    """What a store does by itself with objects of RSM, in words."""
+
+    level: RuleLevel
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
     """The results of all steps; RSM cannot use a store that lacks a `required` capability."""
@@ -84,6 +102,7 @@ class ProbeReport:
     location: Location
     findings: tuple[Finding, ...]
     required: frozenset[Capability]
+    rules: tuple[StoreRule, ...] = ()
 
     @property
     def refused(self) -> list[Finding]:
@@ -112,6 +131,7 @@ class ProbeReport:
                 }
                 for finding in self.findings
             },
+            "rules": [rule._asdict() for rule in self.rules],
         }
 
 

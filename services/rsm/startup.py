@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,10 +17,18 @@ from services.api.errors import (
     StoreNotFoundError,
 )
 from services.rsm.locations import Location, Locations
-from services.rsm.probe import PROBE_NAME, WITHOUT, ProbeReport, StoreProbe
+from services.rsm.probe import (
+    PROBE_NAME,
+    WITHOUT,
+    ProbeReport,
+    RuleLevel,
+    StoreProbe,
+    StoreRule,
+)
 
 MARKER_NAME = ".sediment"
 _READ_AGAIN_S = 60.0
+_ASK_RULES_AGAIN_S = 3600.0
 _OF_EACH_CALL = (StoreNotFoundError, StoreAccessDeniedError)
 _log = logging.getLogger(__name__)
 
@@ -54,6 +63,7 @@ class StartUp:
         probe: StoreProbe,
         deployment_id: str = "",
         now_s: Callable[[], float] = time.monotonic,
+        ask_rules: Callable[[], Sequence[StoreRule]] = tuple,
         *,
         marker_required: bool = False,
         checked_first: bool = False,
@@ -62,6 +72,7 @@ class StartUp:
 
         Args:
             deployment_id: empty: write no marker.
+            ask_rules: asks the stores what they do by themselves; raises no error of a store.
             marker_required: the marker must exist; none is written.
             checked_first: calls wait for the first check. They wait also with a `deployment_id` or
                 `marker_required`.
@@ -70,6 +81,9 @@ class StartUp:
         self._probe = probe
         self._deployment_id = deployment_id
         self._now_s = now_s
+        self._ask_rules = ask_rules
+        self._rules: Sequence[StoreRule] = ()
+        self._ask_rules_at_s = 0.0
         # Whether the current location must have its marker: it was read, written or is required.
         self._must_be_marked = marker_required
         self._is_started = False
@@ -88,8 +102,15 @@ class StartUp:
         """Return the deployment's id; empty if this process has none."""
         return self._deployment_id
 
+    @property
+    def rules(self) -> Sequence[StoreRule]:
+        """Return what the stores do by themselves, as of the last hour; empty before a check."""
+        return self._rules
+
     def check(self) -> None:
         """Check that the current location can be used; one request once this has passed.
+
+        Every hour the stores are asked for their rules, too.
 
         Raises:
             RemoteStorageError: no such bucket; another deployment's marker in any location; no
@@ -101,6 +122,7 @@ class StartUp:
             if not self._is_started:
                 self._start()
                 self._is_started, self._problem = True, None
+            self._refresh_rules()
         except RetriableRemoteStorageError:
             # The store may have been replaced or repaired when it is available again.
             self._lacks = ""
@@ -120,7 +142,7 @@ class StartUp:
         """
         self._require_current_marker()
         self._require_unread_markers()
-        return self._probe.run()
+        return replace(self._probe.run(), rules=tuple(self._ask_rules()))
 
     def require_open(self) -> None:
         """Check that calls may be served.
@@ -140,6 +162,16 @@ class StartUp:
 
     def _refuse_calls(self, problem: RemoteStorageError) -> None:
         self._problem, self._is_started = str(problem), False
+
+    def _refresh_rules(self) -> None:
+        """Ask for the rules if it is time; log those that are new and bad."""
+        if self._rules and self._now_s() < self._ask_rules_at_s:
+            return
+        before, self._rules = self._rules, self._ask_rules()
+        self._ask_rules_at_s = self._now_s() + _ASK_RULES_AGAIN_S
+        for rule in self._rules:
+            if rule not in before and rule.level in (RuleLevel.WARNING, RuleLevel.CRITICAL):
+                _log.warning("the store: %s", rule.text)
 
     def _start(self) -> None:
         self._require_unread_markers()

@@ -12,7 +12,7 @@ import pytest
 from services.api.calls import MutationContext
 from services.api.remote_log_manager import CopyLag, Problem, ProblemKind
 from services.cli.doctor import run_checks
-from services.cli.doctor_findings import Finding, Level, clock_finding
+from services.cli.doctor_findings import Finding, Level, clock_finding, store_findings
 from services.cli.doctor_services import (
     broker_findings,
     expiry_finding,
@@ -21,7 +21,7 @@ from services.cli.doctor_services import (
 )
 from services.cli.endpoints import Endpoint
 from services.common.release import release
-from services.rpc.client.probe import ServiceState
+from services.rpc.client.probe import Note, ServiceState
 from tests.contract.rlmm.segments import finished
 from tests.harness import served_fixtures
 from tests.harness.rlmm_process import RlmmProcess
@@ -41,7 +41,7 @@ def secrets(tmp_path: Path) -> Secrets:
 
 
 def diagnosis(*options: object, **environment: str) -> tuple[int, list[dict[str, str]]]:
-    done = sediment(*options, "-o", "json", environment=environment)
+    done = sediment(*options, "--timeout-s", 120, "-o", "json", environment=environment)
     assert done.stdout, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     assert ["OK", "WARN", "FAIL"][done.returncode] == document["level"]
@@ -61,7 +61,7 @@ def test_services_that_are_well_are_ok_within_80_columns(rlmm: RlmmProcess) -> N
     assert {level for level, _ in of("rsm", found)} == {"SKIP"}
     clocks = [text.partition(":")[0] for level, text in of("clocks", found) if level == "OK"]
     assert clocks == ["rlmm at 127.0.0.1", "the database"]
-    shown = sediment("doctor", "--rlmm", rlmm.address)
+    shown = sediment("doctor", "--timeout-s", 120, "--rlmm", rlmm.address)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert max(map(len, shown.stdout.splitlines())) <= 80
 
@@ -259,5 +259,32 @@ def test_what_takes_long_is_named_while_it_lasts() -> None:
             named.set()
 
     found = list(run_checks({"bucket": slow, "database": quick}, report, silent_s=0.05))
-    assert [each.text for each in found] == ["here at last", "here at once"]
+    assert [each.text for each in found] == ["here at once", "here at last"]
     assert reported[-1] == "still checking: bucket"
+
+
+def test_a_check_without_an_end_hides_no_finding() -> None:
+    never = Event()
+
+    def hung() -> Iterator[Finding]:
+        yield Finding("bucket", Level.OK, "its first answer")
+        never.wait()
+
+    found = list(run_checks({"bucket": hung}, timeout_s=0.1))
+    never.set()
+    assert [(each.level, each.text) for each in found] == [
+        (Level.OK, "its first answer"),
+        (Level.FAIL, "no answer within 0 s"),
+    ]
+
+
+def test_what_a_store_does_by_itself_is_judged() -> None:
+    notes = [Note(level, level.lower()) for level in ("OK", "UNKNOWN", "WARNING", "CRITICAL")]
+    found = {each.text: each for each in store_findings("bucket", notes)}
+    assert {text: each.level for text, each in found.items()} == {
+        "ok": Level.OK,
+        "unknown": Level.SKIP,
+        "warning": Level.WARN,
+        "critical": Level.FAIL,
+    }
+    assert "docs/object-locations.md" in found["critical"].next

@@ -21,12 +21,13 @@ from services.api.remote_log_metadata_manager import SweepKind, SweepOutcome, Sw
 from services.api.replicas import ReplicaService
 from services.api.segment_batches import MAX_LEASE_MS
 from services.cli import status_facts
-from services.cli.endpoints import Severity
-from services.cli.status import lag_text
+from services.cli.endpoints import Endpoint, Severity
+from services.cli.status import Line, Status, lag_text, lines_of
 from services.cli.status_facts import Bounds, TierFacts, lag_severity, tier_facts
 from services.common.release import release
 from services.rlm.partition import Uncopied
 from services.rlm.servicer import RemoteLogManagerServicer
+from services.rpc.client.probe import Note, ServiceState
 from tests.contract.rlmm.segments import DELETE_STARTED, MARKED, add, finished, move, put_deletion
 from tests.contract.rlmm.segments import segment as started
 from tests.harness import served_fixtures
@@ -274,3 +275,18 @@ def test_top_shows_each_topic_as_often_as_asked(rlmm: RlmmProcess) -> None:
     assert (shown.returncode, shown.stderr) == (0, "")
     rows = [line.split() for line in shown.stdout.splitlines() if line.startswith("orders")]
     assert rows == [["orders", "1.0", "GiB", "1", "-", "0", "B", "0", "0"]] * 2
+
+
+def test_what_a_store_does_by_itself_is_one_line_the_worst_first() -> None:
+    notes = (
+        Note("OK", "versioning is off"),
+        Note("UNKNOWN", "not said"),
+        Note("CRITICAL", "it deletes"),
+    )
+    ready = ServiceState(release(), is_ready=True, notes=notes)
+    both = [Endpoint("rsm", address, ready) for address in ("rsm:1", "rsm:2")]
+    *_, line = lines_of(Status(both, None, [], 0))
+    assert line == Line("store", Severity.CRITICAL, "it deletes; versioning is off; not said")
+    away = Endpoint("rsm", "rsm:1", ServiceState(release(), unready="no bucket"))
+    [line] = lines_of(Status([away], None, [], 0))
+    assert line.text == f"rsm:1: {release()}, not ready: no bucket; next: `sediment doctor`"

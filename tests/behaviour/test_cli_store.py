@@ -5,6 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from minio.commonconfig import ENABLED, Filter
+from minio.lifecycleconfig import Expiration, LifecycleConfig, Rule
+from minio.versioningconfig import VersioningConfig
 
 from services.local.seaweedfs import S3Endpoint
 from services.local.stack import rsm_settings
@@ -58,6 +61,25 @@ def test_a_store_that_rsm_would_refuse_is_exit_code_1(
     assert (done.returncode, report["usable"]) == (1, False)
     assert report["capabilities"]["multipart"]["outcome"] == "missing"
     assert not keys(s3, bucket)
+
+
+def test_a_bucket_that_keeps_or_deletes_by_itself_is_named(
+    s3: S3Endpoint, bucket: str, settings: dict[str, str]
+) -> None:
+    sound = json.loads(probe(settings, "-o", "json").stdout)["rules"]
+    assert sound == [
+        {"level": "OK", "text": "no rule deletes objects"},
+        {"level": "OK", "text": "versioning is off"},
+    ]
+    s3.client().set_bucket_versioning(bucket, VersioningConfig(ENABLED))
+    expires = Rule(ENABLED, Filter(prefix="tier/"), "old", expiration=Expiration(days=30))
+    s3.client().set_bucket_lifecycle(bucket, LifecycleConfig([expires]))
+    done = probe(settings)
+    assert done.returncode == 1
+    assert (
+        "critical: the store deletes objects below 'tier/' after 30 days (rule old)" in done.stderr
+    )
+    assert "warning: deleted segments stay readable and paid for" in done.stderr
 
 
 def test_in_another_deployments_prefix_nothing_is_probed(

@@ -94,6 +94,6 @@ def test_a_check_that_hangs_makes_the_service_not_ready_and_holds_up_no_end(
     lines = [r.getMessage() for r in of_the_server(caplog)]
     assert lines == [
         "ready",
-        "not ready: a readiness check has not finished within 5 s",
+        "not ready: a readiness check has not finished within 5 s: no answer from its dependencies",
         "stopping",
     ]

@@ -2,7 +2,7 @@
 
 from services.api.roles import Role
 from services.rlmm.schema import ReaderRole
-from services.rsm.probe import Capability, Outcome
+from services.rsm.probe import Capability, Outcome, RuleLevel
 from services.workflows.rebuild_report import DifferenceKind
 from tests.printed.fields import (
     boolean,
@@ -104,6 +104,13 @@ _PROBE = (
                     )
                     for each in Capability
                 },
+            ),
+            "rules": list_of(
+                fields(
+                    "A rule.",
+                    {"level": one_of(RuleLevel, "How bad it is."), "text": text("What.")},
+                ),
+                "What the store does by itself.",
             ),
         },
     ),

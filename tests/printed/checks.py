@@ -4,6 +4,7 @@ from services.api.partitions import AnomalyKind, VerificationKind
 from services.api.remote_log_metadata_manager import SweepKind, SweepOutcome
 from services.api.segments import RemoteLogSegmentState
 from services.cli.doctor_findings import Level
+from services.rsm.probe import RuleLevel
 from services.workflows.unfinished_copies import CopyKind
 from tests.printed.fields import (
     boolean,
@@ -193,7 +194,15 @@ _STATUS = fields(
                     "severity": SEVERITY,
                     "version": text('The release that it runs; "" if unknown.'),
                     "ready": boolean("Whether it serves."),
-                    "problem": text('Why it does not; "" if it does.'),
+                    "problem": text('Why it did not answer; "" if it did.'),
+                    "unready": text('Why it does not serve; "" if it does, or did not answer.'),
+                    "notes": list_of(
+                        fields(
+                            "What its store does by itself.",
+                            {"level": one_of(RuleLevel, "How bad it is."), "text": text("What.")},
+                        ),
+                        "What RSM says of its store.",
+                    ),
                 },
             ),
             "The services.",

@@ -1,8 +1,10 @@
 """Ask a service of which release it is, whether it is ready, and what its clock shows."""
 
+import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -14,7 +16,35 @@ PROBE_TIMEOUT_S = 2.0
 VERSION_KEY = "sediment-version"
 READY_KEY = "sediment-ready"
 CLOCK_KEY = "sediment-clock-ms"
+NOTES_KEY = "sediment-notes-bin"
 """Trailers of the reflection service, which every identity with a role may call."""
+
+_MAX_NOTES = 8
+_MAX_NOTE_LENGTH = 500
+"""gRPC takes 8 KiB of trailers."""
+
+
+UNREADY = "UNREADY"
+
+
+class Note(NamedTuple):
+    """What a service says; level: as a Severity, UNKNOWN, or UNREADY for why it is not ready."""
+
+    level: str
+    text: str
+
+
+def notes_to_bytes(notes: Iterable[tuple[str, str]]) -> bytes:
+    """Return the value of NOTES_KEY for the first notes."""
+    listed = [(level, text[:_MAX_NOTE_LENGTH]) for level, text in notes]
+    return json.dumps(listed[:_MAX_NOTES], ensure_ascii=False).encode(errors="replace")
+
+
+def _notes_of(value: str | bytes) -> Sequence[Note]:
+    try:
+        return tuple(Note(str(level), str(text)) for level, text in json.loads(value))
+    except (TypeError, ValueError):
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +56,8 @@ class ServiceState:
         problem: why it could not be asked; "" if it answered.
         clock_ahead_ms: by how much its clock is ahead of this one; None if it does not say.
         clock_error_ms: how wrong that may be, either way.
+        unready: why it is not ready; "" if it is, or does not say.
+        notes: what it says of what it depends on.
     """
 
     version: str = ""
@@ -33,6 +65,8 @@ class ServiceState:
     problem: str = ""
     clock_ahead_ms: int | None = field(default=None, compare=False)
     clock_error_ms: int = field(default=0, compare=False)
+    unready: str = ""
+    notes: Sequence[Note] = ()
 
 
 def probe(channel: grpc.Channel) -> ServiceState:
@@ -59,10 +93,14 @@ def _state_of(
     trailers: Iterable[tuple[str, str | bytes]] | None, before_ms: int, after_ms: int
 ) -> ServiceState:
     found = {key: value for key, value in trailers or () if isinstance(value, str)}
+    notes = _notes_of(dict(trailers or ()).get(NOTES_KEY, "[]"))
     clock = found.get(CLOCK_KEY, "")
     is_time = clock.isdecimal() and len(clock) < 20
     ahead_ms = int(clock) - (before_ms + after_ms) // 2 if is_time else None
     # A release that does not say so may well be ready.
     is_ready = found.get(READY_KEY, "1") == "1"
     error_ms = (after_ms - before_ms + 1) // 2
-    return ServiceState(found.get(VERSION_KEY, ""), is_ready, "", ahead_ms, error_ms)
+    unready = "; ".join(note.text for note in notes if note.level == UNREADY)
+    others = tuple(note for note in notes if note.level != UNREADY)
+    version = found.get(VERSION_KEY, "")
+    return ServiceState(version, is_ready, "", ahead_ms, error_ms, unready, others)

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,7 +22,15 @@ from services.common.release import release
 from services.common.settings import ServiceSettings
 from services.common.threads import end_process_with_threads, outlive_threads, started_pool
 from services.rpc.client.channel import CHANNEL_OPTIONS
-from services.rpc.client.probe import CLOCK_KEY, READY_KEY, VERSION_KEY, now_ms
+from services.rpc.client.probe import (
+    CLOCK_KEY,
+    NOTES_KEY,
+    READY_KEY,
+    UNREADY,
+    VERSION_KEY,
+    notes_to_bytes,
+    now_ms,
+)
 from services.rpc.server.access import Access, open_access
 from services.rpc.server.admission import AdmissionQueue, Watchdog
 from services.rpc.server.interceptor import REFUSAL_THREADS, CallInterceptor, CallKinds
@@ -91,6 +99,8 @@ class Service:
     watch_methods: Collection[str] = ()
     watch_threads: int = 1
     end_watches: Callable[[], None] = lambda: None
+    depends_on: str = "its dependencies"
+    notes: Callable[[], Sequence[tuple[str, str]]] = tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,18 +150,17 @@ def serve(service: Service, settings: ServiceSettings) -> None:
         health_servicer, health_address = _start_health(settings, cleanup)
         metrics_address = start_metrics(settings.metrics_address, cleanup, transport)
         check = after_first(service.check, stopping)
-        ready = threading.Event()
-        ports = start_grpc(service, settings, cleanup, transport, ready.is_set)
+        readiness = Readiness(service.name, service.full_name, health_servicer)
+        ports = start_grpc(service, settings, cleanup, transport, lambda: readiness.trouble)
         announcement = Announcement(
             service.name, ports.address, health_address, metrics_address, ports.tokens
         )
-        line = json.dumps(asdict(announcement))
-        readiness = Readiness(service.name, service.full_name, health_servicer, line, ready)
+        readiness.announcement = json.dumps(asdict(announcement))
         cleanup.callback(readiness.end)
         # Modules and connections stay: the collector need not scan them again and again.
         gc.collect()
         gc.freeze()
-        watch_readiness(check, readiness, stopping)
+        watch_readiness(check, readiness, stopping, service.depends_on)
         outlive_threads()
         _log.info("stopping", extra={"service": service.name})
 
@@ -190,13 +199,13 @@ def start_grpc(
     settings: ServiceSettings,
     cleanup: ExitStack,
     transport: Transport | None = None,
-    is_ready: Callable[[], bool] = lambda: True,
+    unready: Callable[[], str] = str,
 ) -> Ports:
     """Serve gRPC until `cleanup` unwinds, which drains it.
 
     Args:
         transport: opened from the settings if it is None.
-        is_ready: what clients that ask reflection are told.
+        unready: returns why the service is not ready, for clients that ask reflection; "" if it is.
     """
     transport = transport or open_transport(settings)
     threads = Threads(
@@ -219,7 +228,7 @@ def start_grpc(
     )
     service.add_to(server)
     names = [service.full_name, reflection.SERVICE_NAME]
-    described = _SelfDescription(names, is_ready)
+    described = _SelfDescription(names, unready, service.notes)
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(described, server)
     ports = Ports(
         transport.bind(server, settings.listen_address),
@@ -343,45 +352,49 @@ def _start_health(
 
 
 class _SelfDescription:
-    """Reflection, with the release, the readiness and the clock in its trailers."""
+    """Reflection, with release, readiness, clock and notes in its trailers."""
 
-    def __init__(self, names: Collection[str], is_ready: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        names: Collection[str],
+        unready: Callable[[], str],
+        notes: Callable[[], Sequence[tuple[str, str]]],
+    ) -> None:
         self._reflection: Any = reflection.ReflectionServicer(names)
-        self._is_ready = is_ready
+        self._unready = unready
+        self._notes = notes
 
     def ServerReflectionInfo(self, request_iterator: Any, context: Any) -> Any:
-        is_ready = "1" if self._is_ready() else "0"
+        why = self._unready()
+        notes = [*([(UNREADY, why)] if why else []), *self._notes()]
         context.set_trailing_metadata(
-            ((VERSION_KEY, release()), (READY_KEY, is_ready), (CLOCK_KEY, str(now_ms())))
+            (
+                (VERSION_KEY, release()),
+                (READY_KEY, "0" if why else "1"),
+                (CLOCK_KEY, str(now_ms())),
+                (NOTES_KEY, notes_to_bytes(notes)),
+            )
         )
         return self._reflection.ServerReflectionInfo(request_iterator, context)
 
 
 class Readiness:
-    """Report the results of checks to health, and changes to log and standard output."""
+    """Report the results of checks to health, and changes to log and standard output.
 
-    def __init__(
-        self,
-        name: str,
-        full_name: str,
-        health_servicer: health.HealthServicer,
-        announcement: str,
-        ready: threading.Event,
-    ) -> None:
-        """Prepare reports of readiness.
+    Attributes:
+        announcement: the line for standard output when the first check has passed.
+        trouble: why the service is not ready; "" if it is.
+    """
 
-        Args:
-            full_name: of the gRPC service.
-            announcement: the line for standard output when the first check has passed.
-            ready: set while the service is ready.
-        """
-        self._ready = ready
+    def __init__(self, name: str, full_name: str, health_servicer: health.HealthServicer) -> None:
+        """Prepare reports of readiness; `full_name` is that of the gRPC service."""
+        self.announcement = ""
+        self.trouble = "not checked yet"
         self._name = name
         self._full_name = full_name
         self._health = health_servicer
-        self._announcement = announcement
         self._lock = threading.Lock()
-        self._before = "not checked yet"
+        self._before = self.trouble
         self._is_announced = False
         self._is_ended = False
 
@@ -394,7 +407,7 @@ class Readiness:
             if not error and not self._is_announced:
                 # Closed, or of a reader that has left: the service is no worse for it.
                 with suppress(OSError, AttributeError):
-                    sys.stdout.write(self._announcement + "\n")
+                    sys.stdout.write(self.announcement + "\n")
                     sys.stdout.flush()
                 self._is_announced = True
             trouble = _text_of(error)
@@ -405,19 +418,19 @@ class Readiness:
                     exc_info=None if isinstance(error, RemoteStorageError) else error,
                 )
                 self._before = trouble
+            # Only the log shows what other errors hold.
+            is_ours = error is None or isinstance(error, RemoteStorageError)
+            self.trouble = trouble if is_ours else f"{type(error).__name__}, see its log"
 
     def end(self) -> None:
         """Report the service as not ready from now on."""
         with self._lock:
             self._is_ended = True
+            self.trouble = "the service is stopping"
             self._set(_NOT_SERVING)
 
     def _set(self, status: health_pb2.HealthCheckResponse.ServingStatus.ValueType) -> None:
         """Set readiness but not liveness: a draining process must not be killed."""
-        if status == _SERVING:
-            self._ready.set()
-        else:
-            self._ready.clear()
         self._health.set("", status)
         self._health.set(self._full_name, status)
 
@@ -448,14 +461,18 @@ def after_first(check: Callable[[], None], stopping: threading.Event) -> Callabl
 
 
 def watch_readiness(
-    check: Callable[[], None], readiness: Readiness, stopping: threading.Event
+    check: Callable[[], None],
+    readiness: Readiness,
+    stopping: threading.Event,
+    depends_on: str = "its dependencies",
 ) -> None:
     """Check until `stopping` is set; return then at once, even if a check hangs."""
     checks = _Checks(check, readiness, stopping)
     checks.start()
     while not stopping.wait(CHECK_INTERVAL_S):
         if checks.lasts_s() > CHECK_TIMEOUT_S:
-            text = f"a readiness check has not finished within {CHECK_TIMEOUT_S:.0f} s"
+            late = f"a readiness check has not finished within {CHECK_TIMEOUT_S:.0f} s"
+            text = f"{late}: no answer from {depends_on}"
             readiness.found(RetriableRemoteStorageError(text))
 
 

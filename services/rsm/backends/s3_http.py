@@ -302,6 +302,20 @@ class SignedRequests:
                     raise _not_of_a_store(what, f"the page after {markers} is that page again")
                 query["key-marker"], query["upload-id-marker"] = markers
 
+    def configuration(
+        self, name: str, root: str, code_of_none: str = ""
+    ) -> ElementTree.Element | None:
+        """Return the bucket's `root` element of a name, for example "lifecycle"; ask once.
+
+        None if the store answers with `code_of_none`.
+        """
+        what = f"GET {name} of {self._target.named('')}"
+        response = self.request("GET", "", {name: ""}, retries=self._no_retries)
+        if response.status == HTTPStatus.NOT_FOUND and _code(response, what) == code_of_none:
+            return None
+        _raise_unless_success(response, what)
+        return _parsed(response, root, what)
+
     def _send(
         self,
         method: str,

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from minio.credentials.providers import (
     AssumeRoleProvider,
@@ -25,7 +24,7 @@ from services.rlm.kafka_admin.security import (
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.s3_credentials import SdkCredentials
 from services.rsm.locations import Location, Locations
-from services.rsm.probe import StoreProbe
+from services.rsm.probe import ProbeReport, StoreProbe
 from services.rsm.settings import RsmSettings, other_locations
 from services.rsm.startup import MARKER_NAME, StartUp
 from tests.harness.parsers.of_stores import OneAnswer, Pools
@@ -79,8 +78,9 @@ def _read_marker(data: bytes) -> None:
 
 
 class _NoProbe(StoreProbe):
-    def run(self) -> Any:
+    def run(self) -> ProbeReport:
         """Report nothing: the marker was read before."""
+        return ProbeReport(self._location, (), frozenset())
 
 
 @cache
