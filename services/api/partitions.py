@@ -228,6 +228,7 @@ def totals_of_segment(state: RemoteLogSegmentState | None, size_bytes: int) -> S
     """Return what one segment adds to the totals; None: it is not there."""
     if state in (None, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED):
         return NO_SEGMENTS
+    size_bytes = max(size_bytes, 0)  # -1 is an unknown size
     if state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
         return SegmentTotals(1, size_bytes, 1, size_bytes)
     return SegmentTotals(live_segments=1, live_bytes=size_bytes)

@@ -410,7 +410,7 @@ class RemoteLogMetadataManager(Protocol):
         self, topic_id_partition: TopicIdPartition, leader_epoch: int
     ) -> AtRevision[int | None]:
         """Return the highest offset (inclusive) ever finished in `leader_epoch`; None if there is
-        none. It never falls, also not by deletions."""
+        none. It does not fall by deletions, but a rebuild knows only the segments in the bucket."""
         ...
 
     def remote_log_size(
@@ -563,11 +563,18 @@ class RemoteLogMetadataManager(Protocol):
         topic_id_partition: TopicIdPartition,
         log_start_offset: int,
         context: MutationContext = NO_CONTEXT,
+        *,
+        restores: bool = False,
     ) -> MutationOutcome:
         """Raise the tier's log start to at least `log_start_offset`.
 
         Never lowers it: an offset at or below it is a repeat. Cuts the lineage to it
         (Lineage.from_offset).
+
+        Args:
+            restores: it was raised before the database was lost or set back: raise it again,
+                whatever hold, owner or export the topic has, and up to the end of the partition if
+                it is above that. Only while a rebuild has frozen deletions.
 
         Raises:
             RemoteResourceNotFoundError: the partition is not known.
@@ -576,7 +583,8 @@ class RemoteLogMetadataManager(Protocol):
             FencedLeaderEpochError: an epoch below the partition's highest.
             ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
             DeletionRefusedError: the topic is on hold; or the context's retention owner is not
-                the topic's, or a sweep that is paused.
+                the topic's, or a sweep that is paused; or it `restores`, and no rebuild has frozen
+                deletions.
         """
         ...
 

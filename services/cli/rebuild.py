@@ -18,7 +18,13 @@ from services.cli.connections import (
     connected_tier,
 )
 from services.cli.output import EXIT_PARTIAL, Format, print_json, print_table, say, time_text
-from services.workflows.deployment_state import Head, PutBack, put_partitions_back, settle
+from services.workflows.deployment_state import (
+    Head,
+    PutBack,
+    put_log_starts_back,
+    put_marks_back,
+    settle,
+)
 from services.workflows.rebuild import Rebuild, RebuildPlan
 from services.workflows.rebuild_document import freeze_document, read_kept, rebuild_document
 from services.workflows.rebuild_report import Difference, DifferenceKind, Rebuilt
@@ -74,34 +80,39 @@ def confirm_rebuild(
 ) -> None:
     """Let deletions begin again after a rebuild.
 
-    Check the report of `sediment db rebuild` and the topics' settings first. Then raises the log
-    starts and marks the deleted partitions that the bucket keeps.
+    Check the report of `sediment db rebuild` and the topics' settings first. Raises the log starts
+    that the bucket keeps, ends the freeze, and marks the deleted partitions.
 
     \b
     Exit codes:
       0  deletions are not frozen any more, or were not frozen
-      1  the same, but a log start or a mark was refused, and is named
+      1  a log start was refused, and deletions stay frozen; or a mark was refused,
+         or the bucket's state cannot be read, and deletions begin again
       3  a service failed, or a role is missing; run `sediment db rebuild --apply`
          and this command again
     """
     with connected_tier(rsm, rlmm, data_dir) as (_, objects, metadata):
         kept = read_kept(objects)
-        ended = metadata.confirm_rebuild(MutationContext(reason=reason))
-        back, head = PutBack(refused=[*kept.unread]), kept.head
+        head, back = kept.head, put_log_starts_back(metadata, kept.topics)
+        is_complete = not back.refused
+        ended = metadata.confirm_rebuild(MutationContext(reason=reason)) if is_complete else None
         if ended is not None and head is not None:
-            back = put_partitions_back(metadata, kept.topics, is_settled=head.is_settled)
+            if not head.is_settled:
+                put_marks_back(metadata, kept.topics, back)
             settle(objects, head)
+        back.refused += kept.unread
     if output is Format.JSON:
         freeze = None if ended is None else freeze_document(ended)
         counted = {"log_starts": back.log_starts, "marks": back.marks, "refused": back.refused}
         print_json({"ended": freeze, **counted})
     elif ended is None:
-        say("deletions were not frozen")
+        say("deletions were not frozen" if is_complete else "this rebuild is not confirmed")
     else:
         since = time_text(ended.since_ms, "seconds")
         say(f"deletions begin again; {ended.actor} had frozen them at {since}")
         if head is not None:
             say(f"{back.log_starts:,} log starts raised, {back.marks:,} partitions marked")
+    if output is not Format.JSON:
         for text in back.refused:
             say(f"refused: {text}")
     raise typer.Exit(EXIT_PARTIAL if back.refused else 0)

@@ -260,6 +260,14 @@ class LockedPartition:
         """Raise DeletionRefusedError if a rebuild has frozen deletions."""
         check_not_frozen(self.topic_name, self._topic().frozen_at)
 
+    def require_frozen(self) -> None:
+        """Raise DeletionRefusedError unless a rebuild has frozen deletions."""
+        if self._topic().frozen_at is None:
+            raise DeletionRefusedError(
+                f"topic {self.topic_name}: a log start can be restored only while deletions are "
+                "frozen; run `sediment db rebuild --apply` first"
+            )
+
     def require_may_delete(self, context: MutationContext) -> None:
         """Raise DeletionRefusedError if a rebuild or the topic's settings forbid the deletion."""
         self.require_not_frozen()

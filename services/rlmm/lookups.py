@@ -109,6 +109,11 @@ SEGMENT_FOR_OFFSET = f"""
 # Kafka's search, which continues from segment to segment, this search does not stop at a gap: a
 # reader gets the aborted transactions of more segments than it needs, which is harmless. No segment
 # of Kafka's result is missed: the returned segment either ends before it, or holds all its offsets.
+_PLACE = "array_position(leader_epochs, %(leader_epoch)s)"
+# An epoch that has no records in a segment may be in its list: the next one starts at its start.
+_HAS_RECORDS_OF_EPOCH = f"""epoch_start_offsets[{_PLACE}]
+                    < coalesce(epoch_start_offsets[{_PLACE} + 1], end_offset + 1)"""
+
 NEXT_WITH_TXN_INDEX = f"""
     SELECT t.name AS topic, p.revision, {SEGMENT}
     FROM {PARTITIONS}
@@ -121,7 +126,7 @@ NEXT_WITH_TXN_INDEX = f"""
             WHERE topic_id = %(topic_id)s AND partition = %(partition)s
                 AND {HAS_TXN_INDEX} AND {RANGE_CLASS} = range.digits
                 AND start_offset BETWEEN %(offset)s - range.longest AND epoch.highest_offset
-                AND end_offset >= %(offset)s AND %(leader_epoch)s = ANY(leader_epochs)
+                AND end_offset >= %(offset)s AND {_HAS_RECORDS_OF_EPOCH}
             ORDER BY start_offset, segment_id LIMIT 1
         ) AS found
         WHERE {_OF_EPOCH}

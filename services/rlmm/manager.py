@@ -304,9 +304,11 @@ class SqlRemoteLogMetadataManager:
         topic_id_partition: TopicIdPartition,
         log_start_offset: int,
         context: MutationContext = NO_CONTEXT,
+        *,
+        restores: bool = False,
     ) -> MutationOutcome:
         require_int64(log_start_offset, "log_start_offset")
-        rise = partition_states.LogStartRaise(topic_id_partition, log_start_offset)
+        rise = partition_states.LogStartRaise(topic_id_partition, log_start_offset, restores)
         return self._change_partition(rise, context, partition_states.raise_log_start)
 
     def put_remote_partition_delete_metadata(

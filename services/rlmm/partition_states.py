@@ -1,7 +1,7 @@
 """Store leaders' reports, the lineage of the tier and export positions, and read them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import (
@@ -330,6 +330,8 @@ class LogStartRaise:
 
     topic_id_partition: TopicIdPartition
     log_start_offset: int
+    # Not in the repr, which is digested: that of releases without it must stay the same.
+    restores: bool = field(default=False, repr=False)
 
 
 def raise_log_start(change: Change, rise: LogStartRaise) -> MutationOutcome:
@@ -342,9 +344,15 @@ def raise_log_start(change: Change, rise: LogStartRaise) -> MutationOutcome:
         return change.unchanged()
     fence(partition, tp, context.broker_leader_epoch)
     change.locked.require_expected(context)
-    change.locked.require_may_delete(context)
-    change.locked.require_exported(new - 1)
     end = _end_offset(session, partition)
+    if rise.restores:
+        change.locked.require_frozen()
+        new = min(new, end)
+        if new <= old:
+            return change.unchanged()
+    else:
+        change.locked.require_may_delete(context)
+        change.locked.require_exported(new - 1)
     if new > end:
         raise InvalidRangeError(
             f"log_start_offset: {new} is above {end}, the end of partition {tp} (the reported high "

@@ -120,14 +120,14 @@ the partition is listed, and stored with its next change.
 
 COUNTED = """
     SELECT count(*) FILTER (WHERE s.state = 'COPY_SEGMENT_FINISHED') AS finished_segments,
-        coalesce(sum(s.segment_size_in_bytes)
+        coalesce(sum(greatest(s.segment_size_in_bytes, 0))
             FILTER (WHERE s.state = 'COPY_SEGMENT_FINISHED'), 0) AS finished_bytes,
         count(*) AS live_segments,
-        coalesce(sum(s.segment_size_in_bytes), 0) AS live_bytes
+        coalesce(sum(greatest(s.segment_size_in_bytes, 0)), 0) AS live_bytes
     FROM segments AS s
     WHERE s.topic_id = p.topic_id AND s.partition = p.partition
         AND s.state <> 'DELETE_SEGMENT_FINISHED'"""
-"""SQL that counts the segments of a partition `p`."""
+"""SQL that counts the segments of a partition `p`. An unknown size, -1, counts as 0."""
 
 COUNTED_IF_UNKNOWN = f"{COUNTED} AND p.totals_revision <> p.revision"
 """SQL that reads no segment if the partition's totals are known."""

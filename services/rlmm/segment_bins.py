@@ -66,7 +66,8 @@ def _bins(axis: SegmentAxis, key: str) -> str:
     return f"""
         SELECT state, count(*) AS segments, min(first) AS first, max(last) AS last,
             min(start_offset) AS start_offset, max(end_offset) AS end_offset,
-            max(max_timestamp_ms) AS max_timestamp_ms, sum(segment_size_in_bytes) AS size_bytes,
+            max(max_timestamp_ms) AS max_timestamp_ms,
+            sum(greatest(segment_size_in_bytes, 0)) AS size_bytes,
             min(leader_epochs[1]) AS lowest_leader_epoch,
             max(leader_epochs[cardinality(leader_epochs)]) AS highest_leader_epoch,
             min(segment_id::text COLLATE "C") AS segment_id

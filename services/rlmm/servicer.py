@@ -260,7 +260,10 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
         with within("context"):
             why = context_from_proto(request.context)
         outcome = self._manager.raise_log_start_offset(
-            partition_of(request.topic_id_partition), request.log_start_offset, why
+            partition_of(request.topic_id_partition),
+            request.log_start_offset,
+            why,
+            restores=request.restores,
         )
         return pb.RaiseLogStartOffsetResponse(outcome=outcome_to_proto(outcome))
 

@@ -370,7 +370,7 @@ class SegmentEpochRow(Base):
 
 
 class HighestOffsetRow(Base):
-    """The highest offset finished in an epoch; never falls and outlives the segments."""
+    """The highest offset finished in an epoch; outlives the segments, but for a rebuild."""
 
     __tablename__ = "highest_offsets"
     __table_args__ = (

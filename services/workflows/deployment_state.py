@@ -212,28 +212,28 @@ def put_settings_back(
     return done
 
 
-def put_partitions_back(
-    rlmm: RemoteLogMetadataManager, topics: Iterable[KeptTopic], *, is_settled: bool
-) -> PutBack:
-    """Raise log starts, and mark the partitions that were being deleted.
-
-    RLMM must not have frozen deletions any more.
-
-    Args:
-        is_settled: see Head: marks were put back, and may have been taken away since.
-    """
+def put_log_starts_back(rlmm: RemoteLogMetadataManager, topics: Iterable[KeptTopic]) -> PutBack:
+    """Raise log starts, whatever the settings of the topics. RLMM must have frozen deletions."""
     done = PutBack()
     for topic in topics:
         for partition, offset in topic.log_starts.items():
             change = partial(_raise_log_start, rlmm, topic, partition, offset)
             what = f"log start {offset} of {topic.topic}-{partition}"
             done.log_starts += _tried(done, what, change)
-        if is_settled:
-            continue
+    return done
+
+
+def put_marks_back(
+    rlmm: RemoteLogMetadataManager, topics: Iterable[KeptTopic], done: PutBack
+) -> None:
+    """Mark the partitions that were being deleted. RLMM must not freeze deletions any more.
+
+    Nothing to do once the head is settled: they may have been taken away since.
+    """
+    for topic in topics:
         for partition in topic.marked:
             what = f"deletion of {topic.topic}-{partition}"
             done.marks += _tried(done, what, partial(_mark, rlmm, topic, partition))
-    return done
 
 
 def _put_settings(
@@ -258,7 +258,7 @@ def _raise_log_start(
     rlmm: RemoteLogMetadataManager, topic: KeptTopic, partition: int, offset: int
 ) -> bool:
     tp = TopicIdPartition(topic.topic_id, topic.topic, partition)
-    return rlmm.raise_log_start_offset(tp, offset, _CONTEXT).applied
+    return rlmm.raise_log_start_offset(tp, offset, _CONTEXT, restores=True).applied
 
 
 def _mark(rlmm: RemoteLogMetadataManager, topic: KeptTopic, partition: int) -> bool:

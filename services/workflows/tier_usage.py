@@ -48,6 +48,7 @@ class Ages:
         """Count a segment; one whose records have no time is as old as its copy."""
         newest_ms = copied_at_ms if max_timestamp_ms < 0 else max_timestamp_ms
         is_younger = [now_ms - newest_ms < days * DAY_MS for days in DAYS]
+        size = max(size, 0)  # -1 is an unknown one
         self.by_age[[*is_younger, True].index(True)] += size
         for place, days in enumerate(DAYS):
             if now_ms - copied_at_ms < days * DAY_MS:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from services.api.deployment_state import KeptTopic
+from services.api.errors import DeletionRefusedError
 from services.api.ids import TopicIdPartition
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import all_partitions, all_segments
@@ -107,41 +109,89 @@ def test_a_database_that_was_lost_has_its_settings_log_starts_and_marks_again(
         tier.fill(tp, 3, txn_idx_empty=True)
     rlmm.client.put_topic_config(orders.topic_id, {"retention.ms": "1"})
     rlmm.client.put_topic_config(orders.topic_id, {"retention.ms": "3600000"})
-    for tp in (orders, held):
-        rlmm.client.raise_log_start_offset(tp, 150)
-    rlmm.client.put_topic_config(held.topic_id, {"sediment.hold": "true"})
+    (swept,), (by_rlm,) = a_topic("swept"), a_topic("by-rlm")
+    for tp in (swept, by_rlm):
+        tier.fill(tp, 1)
+    for tp in (orders, held, swept, by_rlm):
+        rlmm.client.raise_log_start_offset(tp, 50 if tp in (swept, by_rlm) else 150)
+    settings = {
+        held: {"sediment.hold": "true"},
+        swept: {"sediment.retention.owner": "sweep", "sediment.sweep.paused": "true"},
+        by_rlm: {"sediment.retention.owner": "rlm"},
+    }
+    for tp, entries in settings.items():
+        rlmm.client.put_topic_config(tp.topic_id, entries)
     for tp in (deleted, gone):  # gone has no segment
         tier.mark_deleted(tp)
-    assert maintain(rlmm, rsm, database_url) == (0, 2, "")
+    assert maintain(rlmm, rsm, database_url) == (0, 4, "")
 
     url = databases.take()
     with serving_rlmm(url) as empty:
         code, _, reason = maintain(empty, rsm, url)
         assert (code, "sediment db rebuild --apply" in reason) == (1, True)
         code, applied = rebuild(empty, rsm, "--apply")
-        assert (code, applied["imported"]) == (0, 9)
-        kept = {"settings": 2, "log_starts": 2, "marks": 2, "refused": []}
+        assert (code, applied["imported"]) == (0, 11)
+        kept = {"settings": 4, "log_starts": 4, "marks": 2, "refused": []}
         assert applied["kept"].items() >= kept.items()
         assert maintain(empty, rsm, url)[0] == 1  # not confirmed
         confirm = ("db", "confirm-rebuild", "--reason", "checked", "--rsm", rsm.address)
         done = empty.sediment(*confirm, "-o", "json")
         shown = json.loads(done.stdout)
-        assert (done.returncode, shown["log_starts"], shown["marks"]) == (1, 1, 1)
-        [refused] = shown["refused"]
-        assert refused.startswith("log start 150 of held-0: ")
+        assert (done.returncode, shown["log_starts"], shown["marks"]) == (0, 4, 1)
+        assert shown["refused"] == []
 
         assert as_listed(empty) == as_listed(rlmm)
-        for topic in (orders, held):
+        for topic in (orders, *settings):
             before, after = (r.client.topic_config(topic.topic_id) for r in (rlmm, empty))
             assert before.entries == after.entries
-        state = empty.client.partition_state(orders).value
-        assert state.log_start_offset == 150
+        for tp, start in ((orders, 150), (held, 150), (swept, 50), (by_rlm, 50)):
+            assert empty.client.partition_state(tp).value.log_start_offset == start
         assert delete_states(empty) | {gone: MARKED} == delete_states(rlmm)
         empty.client.undelete_partition(deleted)
         code, again = rebuild(empty, rsm, "--apply")
         assert (code, again["kept"]["settings"]) == (0, 0)
         assert json.loads(empty.sediment(*confirm, "-o", "json").stdout)["marks"] == 0
-        assert maintain(empty, rsm, url) == (0, 2, "")
+        assert maintain(empty, rsm, url) == (0, 4, "")
+
+
+def test_a_log_start_that_is_refused_leaves_deletions_frozen_and_the_state_in_the_bucket(
+    rlmm: RlmmProcess, rsm: ServedRsm, database_url: str
+) -> None:
+    orders, renamed = a_topic("orders", 2)
+    tier = SmallTier(rsm.client, rlmm.client)
+    for tp in (orders, renamed):
+        tier.fill(tp, 1)
+    state = read_deployment_state(database_url)
+    topic = KeptTopic(orders.topic_id, "not-orders", log_starts={0: 50})
+    keep(rsm.objects, replace(state, topics=(topic,)), None)
+    rebuild(rlmm, rsm, "--apply")
+    confirm = ("db", "confirm-rebuild", "--reason", "checked", "--rsm", rsm.address)
+    for _ in range(2):
+        done = rlmm.sediment(*confirm)
+        assert (done.returncode, "not confirmed" in done.stderr) == (1, True)
+        assert "refused: log start 50 of not-orders-0" in done.stderr
+    head = read_head(rsm.objects)
+    assert head is not None
+    assert not head.is_settled
+    with pytest.raises(DeletionRefusedError, match="frozen"):
+        rlmm.client.raise_log_start_offset(orders, 50)
+    keep(rsm.objects, replace(state, topics=(replace(topic, topic=orders.topic),)), head)
+    assert rlmm.sediment(*confirm).returncode == 0
+    assert rlmm.client.partition_state(orders).value.log_start_offset == 50
+
+
+def test_a_log_start_is_restored_only_while_deletions_are_frozen(
+    rlmm: RlmmProcess, rsm: ServedRsm
+) -> None:
+    (tp,) = a_topic("orders")
+    SmallTier(rsm.client, rlmm.client).fill(tp, 1)
+    with pytest.raises(DeletionRefusedError, match="only while deletions are frozen"):
+        rlmm.client.raise_log_start_offset(tp, 50, restores=True)
+    rlmm.client.begin_rebuild()
+    rlmm.client.raise_log_start_offset(tp, 1_000_000, restores=True)
+    (segment,) = all_segments(rlmm.client, tp)
+    start = rlmm.client.partition_state(tp).value.log_start_offset
+    assert start == segment.end_offset + 1
 
 
 @pytest.mark.deep

@@ -26,6 +26,7 @@ from services.api.remote_log_metadata_manager import (
     RemoteLogMetadataManager,
     all_segments,
 )
+from services.api.segment_batches import BinQuery, SegmentAxis
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.rlmm.engine import create_database_engine
 from services.rlmm.maintenance import MaintenancePlan, maintain
@@ -295,6 +296,17 @@ def test_8_a_search_for_a_transaction_index_does_not_stop_at_a_gap(
     assert id_of(found) == id_of(beyond)
 
 
+def test_8_a_search_for_a_transaction_index_finds_only_segments_with_records_of_the_epoch(
+    rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+) -> None:
+    # Kafka: those of the epoch's list, which has a segment only if it has records of the epoch.
+    finished(rlmm, tp, 7, 8, epochs={1: 8, 2: 8})  # none of epoch 1
+    assert rlmm.next_segment_with_txn_index(tp, 1, 6).value is None
+    found = rlmm.next_segment_with_txn_index(tp, 2, 6).value
+    assert found is not None
+    assert found.start_offset == 7
+
+
 def test_9_an_unknown_size_counts_as_0(
     rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
 ) -> None:
@@ -302,6 +314,11 @@ def test_9_an_unknown_size_counts_as_0(
     finished(rlmm, tp, 0, 9, segment_size_in_bytes=100)
     finished(rlmm, tp, 10, 19, segment_size_in_bytes=-1)
     assert rlmm.remote_log_size(tp, 0).value == 100
+    [listed] = rlmm.list_partitions().partitions
+    assert listed.totals is not None
+    assert (listed.totals.finished_bytes, listed.totals.live_bytes) == (100, 100)
+    binned = rlmm.bin_remote_log_segments(BinQuery(tp, SegmentAxis.OFFSET)).value
+    assert [each.size_bytes for each in binned.bins] == [100, 0]
 
 
 class Test10NumbersThatCannotBeAreRefused:

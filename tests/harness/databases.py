@@ -34,9 +34,9 @@ _WRONG_TOTALS = """
         SELECT p.topic_id, p.partition,
             (p.finished_segments, p.finished_bytes, p.live_segments, p.live_bytes) AS totals,
             (SELECT (count(*) FILTER (WHERE state = 'COPY_SEGMENT_FINISHED'),
-                coalesce(sum(segment_size_in_bytes)
+                coalesce(sum(greatest(segment_size_in_bytes, 0))
                     FILTER (WHERE state = 'COPY_SEGMENT_FINISHED'), 0),
-                count(*), coalesce(sum(segment_size_in_bytes), 0))
+                count(*), coalesce(sum(greatest(segment_size_in_bytes, 0)), 0))
             FROM segments AS s WHERE s.topic_id = p.topic_id AND s.partition = p.partition
                 AND state <> 'DELETE_SEGMENT_FINISHED') AS counted
         FROM partitions AS p WHERE totals_revision = revision AND revision > 0

@@ -342,11 +342,14 @@ class RemoteLogMetadataManagerClient:
         topic_id_partition: TopicIdPartition,
         log_start_offset: int,
         context: MutationContext = NO_CONTEXT,
+        *,
+        restores: bool = False,
     ) -> MutationOutcome:
         request = pb.RaiseLogStartOffsetRequest(
             topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
             log_start_offset=log_start_offset,
             context=context_to_proto(context),
+            restores=restores,
         )
         reply = call_once(self._stub.RaiseLogStartOffset, request, self._peer)
         return outcome_from_proto(reply.outcome)

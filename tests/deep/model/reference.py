@@ -275,7 +275,10 @@ class ReferenceRemoteLogMetadataManager:
         topic_id_partition: TopicIdPartition,
         log_start_offset: int,
         context: MutationContext = NO_CONTEXT,
+        *,
+        restores: bool = False,
     ) -> MutationOutcome:
+        assert not restores, "the model has no rebuild"
         require_int64(log_start_offset, "log_start_offset")
         tp, offset = topic_id_partition, log_start_offset
         partition = self.stored_partition(tp)

@@ -33,10 +33,10 @@ COUNT = """
     FROM (
         SELECT p.revision, totals.* FROM partitions AS p CROSS JOIN LATERAL (
             SELECT count(*) FILTER (WHERE state = 'COPY_SEGMENT_FINISHED') AS finished_segments,
-                coalesce(sum(segment_size_in_bytes)
+                coalesce(sum(greatest(segment_size_in_bytes, 0))
                     FILTER (WHERE state = 'COPY_SEGMENT_FINISHED'), 0) AS finished_bytes,
                 count(*) AS live_segments,
-                coalesce(sum(segment_size_in_bytes), 0) AS live_bytes
+                coalesce(sum(greatest(segment_size_in_bytes, 0)), 0) AS live_bytes
             FROM segments
             WHERE topic_id = p.topic_id AND partition = p.partition
                 AND state <> 'DELETE_SEGMENT_FINISHED'
