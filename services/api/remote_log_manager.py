@@ -446,6 +446,7 @@ class CopyLag:
     oldest_timestamp_ms: int | None = None
     local_retention_used: float | None = None
     drained: bool = False
+    unchecked_partitions: int = 0
 
 
 @dataclass(frozen=True, slots=True)

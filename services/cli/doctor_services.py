@@ -195,6 +195,8 @@ def _copies_of(address: str, lag: CopyLag) -> Finding:
         text = "leads no partition: it copies nothing, or the broker does with the plugin"
         return Finding("brokers", Level.OK, f"{address}: {text}")
     text = f"broker {lag.broker_id}, leads {lag.partitions:,} partitions, none is held back"
+    if lag.unchecked_partitions:
+        text += f"; {lag.unchecked_partitions:,} changed since their latest pass"
     return Finding("brokers", Level.OK, f"{address}: {text}")
 
 

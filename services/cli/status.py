@@ -167,6 +167,8 @@ def lag_text(lag: CopyLag, now_ms: int) -> str:
         return "this RLM leads no partition: it copies nothing"
     of = f"broker {lag.broker_id}, {lag.partitions:,} partitions"
     if not lag.uncopied_segments and not lag.held_back_partitions:
+        if lag.unchecked_partitions:
+            return f"{of}: no lag was found, {_unchecked_text(lag)}"
         return f"{of}: everything that is rolled is copied"
     parts = [
         f"{of}: {lag.uncopied_segments:,} segments of {lag.lagging_partitions:,} wait, "
@@ -178,7 +180,13 @@ def lag_text(lag: CopyLag, now_ms: int) -> str:
         parts.append(f"{lag.local_retention_used:.0%} of its local retention has passed")
     if lag.held_back_partitions:
         parts.append(f"{lag.held_back_partitions:,} partitions are held back")
+    if lag.unchecked_partitions:
+        parts.append(_unchecked_text(lag))
     return "; ".join(parts)
+
+
+def _unchecked_text(lag: CopyLag) -> str:
+    return f"{lag.unchecked_partitions:,} partitions changed since their latest pass"
 
 
 def totals_text(tier: TierFacts) -> str:

@@ -289,4 +289,13 @@ def copy_lag_of(partitions: Sequence[Partition], broker_id: int, now_ms: int) ->
         sum(each.size_bytes for each in waiting),
         min((at_ms for at_ms, _ in dated), default=None),
         max(used, default=None),
+        unchecked_partitions=sum(map(_is_unchecked, partitions)),
+    )
+
+
+def _is_unchecked(partition: Partition) -> bool:
+    """Return whether the partition may have changed since its latest pass."""
+    tier = partition.tier
+    return tier.last_seen.known is None or (
+        tier.polled_revision is not None and tier.polled_revision != (tier.last_seen.revision or 0)
     )

@@ -223,6 +223,7 @@ def test_an_rlm_reports_what_waits_to_be_copied(
 def test_an_rlm_that_leads_nothing_is_not_said_to_have_copied_everything() -> None:
     assert "copies nothing" in lag_text(CopyLag(-1, 0), 0)
     assert "everything" in lag_text(CopyLag(7, 1), 0)
+    assert "everything" not in lag_text(CopyLag(7, 1, unchecked_partitions=1), 0)
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,7 @@ def test_a_compacted_topic_is_not_copied_and_that_is_a_problem(
     assert stack.ranges() == []
     (problem,) = problems(rlm)
     assert (problem.kind, problem.held_segments) == (ProblemKind.TOPIC_COMPACTED, len(ALL))
+    assert rlm.copy_lag().uncopied_segments == len(ALL)
     assert f"topic t has cleanup.policy={policy}, " in problem.message
     assert "`sediment topics set t`: remote.log.copy.disable=true" in problem.message
     reported = [each for each in caplog.messages if "TOPIC_COMPACTED" in each]

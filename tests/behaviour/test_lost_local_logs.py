@@ -287,7 +287,9 @@ def assert_told(problems: tuple[Problem, ...], path: Path, held_segments: int) -
 def test_log_of_a_removed_partition_is_reported_and_left_alone(
     stack: Stack, log_dir: Path, files: PartitionFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rlm = rlm_of(stack, log_dir)
+    now_s = [0.0]
+    rlm = rlm_of(stack, log_dir, lambda: now_s[0])
+    assert rlm.copy_lag().unchecked_partitions == 1
     take_turns(rlm)
     marked = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
     stack.rlmm.put_remote_partition_delete_metadata(
@@ -295,7 +297,13 @@ def test_log_of_a_removed_partition_is_reported_and_left_alone(
     )
     assert remove_partition(stack.rlmm, stack.rsm, NAME, Deleter(), now_ms=0).is_finished
     caplog.clear()
+    now_s[0] = 1000.0
+    rlm.revision_scheduler.tick()
+    assert rlm.revision_scheduler.wait_idle(DEADLINE_S)
+    assert rlm.copy_lag().unchecked_partitions == 1
     take_turns(rlm, 2)
+    lag = rlm.copy_lag()
+    assert (lag.held_back_partitions, lag.uncopied_segments, lag.unchecked_partitions) == (1, 6, 0)
     for result in (description(rlm).problems, stack.ship(log_dir).partitions[0].problems):
         assert [(p.kind, p.held_segments) for p in result] == [(ProblemKind.PARTITION_DELETED, 6)]
     assert "a task failed" not in caplog.text

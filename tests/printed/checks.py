@@ -223,6 +223,9 @@ _STATUS = fields(
                         number("The share of local retention that has passed; 1: Kafka deletes.")
                     ),
                     "drained": boolean("Whether it starts no copies and deletions."),
+                    "unchecked_partitions": integer(
+                        "Those that may have changed since their latest pass."
+                    ),
                 },
             ),
             "A line per RLM.",

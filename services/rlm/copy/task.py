@@ -231,6 +231,7 @@ class CopyTask:
         tier = self._partition.tier.refresh()
         if tier.known is False:
             # The announcement adds the partition, unless its deletion is finished.
+            self._note_uncopied(log, tier)
             report.problems.append(partition_deleted(str(local.found.path), len(log.rolled)))
             return
         dangling = end_dangling_copies(self._copier, self._broker_id, tier.unfinished, report)
@@ -282,12 +283,16 @@ class CopyTask:
         return self._rule
 
     def _note_uncopied(self, log: LocalLog, tier: Tier) -> None:
-        if not tier.known or not (self._rule.copies or self._rule.is_awaited):
+        """Publish what is not in the tier, also if it is held back."""
+        rule = self._rule
+        if tier.known is None or not (rule.copies or rule.is_awaited or rule.compaction):
             self._note_nothing_uncopied()
             return
-        log = log.from_offset(tier.log_start_offset)
-        covered = tier.covered(log.lineage)
-        self._uncopied = uncopied_log_segments(log, covered)
+        if log.log_end_offset < tier.log_start_offset:  # It is not the log that was copied.
+            self._uncopied = list(log.rolled)
+        else:
+            log = log.from_offset(tier.log_start_offset)
+            self._uncopied = uncopied_log_segments(log, tier.covered(log.lineage))
         self._publish_uncopied()
 
     def _note_nothing_uncopied(self) -> None:

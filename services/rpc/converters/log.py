@@ -237,6 +237,7 @@ def copy_lag_from_proto(message: pb.GetCopyLagResponse) -> CopyLag:
         oldest_timestamp_ms=message.oldest_timestamp_ms if has_oldest else None,
         local_retention_used=message.local_retention_used if has_used else None,
         drained=message.drained,
+        unchecked_partitions=message.unchecked_partitions,
     )
 
 
