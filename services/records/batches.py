@@ -1,8 +1,10 @@
 """Read record batches of format v2, their headers and CRCs, from files and from streams."""
 
 import os
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
+from operator import attrgetter
 from pathlib import Path
 from struct import Struct
 from types import TracebackType
@@ -11,6 +13,7 @@ from typing import NamedTuple, Protocol, Self
 from crc32c import crc32c
 
 from services.api.remote_log_manager import ProblemKind
+from services.api.segments import RemoteLogSegmentMetadata, SegmentLeaderEpoch
 from services.api.validation import INT64_MAX
 
 READ_AHEAD_BYTES = 1024 * 1024
@@ -214,8 +217,40 @@ class Batch(NamedTuple):
         return self.position + self.size_bytes
 
 
+class Claims(NamedTuple):
+    """What the batches of a segment must agree with in the part of a header that no CRC covers.
+
+    Attributes:
+        last_offset: no batch ends after it.
+        epochs: the leader epoch from each offset on, ascending; before the first any.
+    """
+
+    last_offset: int = INT64_MAX - 1
+    epochs: Sequence[SegmentLeaderEpoch] = ()
+
+    @classmethod
+    def of(cls, segment: RemoteLogSegmentMetadata) -> Self:
+        return cls(segment.end_offset, segment.segment_leader_epochs)
+
+    def hold(self, last_offset: int, base_offset: int, leader_epoch: int) -> bool:
+        """Return whether a batch agrees with them."""
+        at = bisect_right(self.epochs, base_offset, key=_START) - 1
+        is_of_epoch = at < 0 or self.epochs[at].leader_epoch == leader_epoch
+        return is_of_epoch and last_offset <= self.last_offset
+
+
+_START = attrgetter("start_offset")
+NO_CLAIMS = Claims()
+
+
 def walk_batches(
-    window: Window, position: int, end_position: int, next_offset: int, *, verify: bool
+    window: Window,
+    position: int,
+    end_position: int,
+    next_offset: int,
+    *,
+    verify: bool,
+    claims: Claims = NO_CLAIMS,
 ) -> Iterator[Batch]:
     """Read the batches from `position`, where one must begin, to `end_position` (exclusive).
 
@@ -223,13 +258,14 @@ def walk_batches(
         next_offset: no batch may begin below it, nor below the end of the previous batch.
         verify: read each batch completely and check its CRC-32C. If False, do so with control
             batches only, and read only the header of the others.
+        claims: of the segment.
 
     Raises:
         BatchError: if a batch is cut off (TRUNCATED_BATCH), has a wrong CRC, length or offset
             (CORRUPT_BATCH), or is of magic 0 or 1 (OLD_MESSAGE_FORMAT).
     """
     while position < end_position:
-        batch = read_batch(window, position, end_position, next_offset, verify)
+        batch = read_batch(window, position, end_position, next_offset, verify, claims)
         yield batch
         next_offset = batch.last_offset + 1
         position += batch.size_bytes
@@ -248,13 +284,18 @@ def verified(window: Window, batch: Batch) -> Batch:
 
 
 def read_batch(
-    window: Window, position: int, end_position: int, next_offset: int, verify: bool
+    window: Window,
+    position: int,
+    end_position: int,
+    next_offset: int,
+    verify: bool,
+    claims: Claims = NO_CLAIMS,
 ) -> Batch:
     """Read the batch at `position`; arguments and errors as walk_batches."""
     data = window.read(position, min(HEADER_BYTES, end_position - position))
     if len(data) < HEADER_BYTES or data[_MAGIC_AT] != MAGIC:
         raise _no_header(data, position, next_offset)
-    (base, length, _, _, crc, attributes, last_delta, _, max_timestamp, producer, *_) = (
+    (base, length, epoch, _, crc, attributes, last_delta, _, max_timestamp, producer, *_) = (
         _HEADER.unpack(data)
     )
     size = length + LENGTH_COUNTED_FROM
@@ -266,8 +307,10 @@ def read_batch(
     if verify or attributes & _CONTROL:
         data = _whole(window, position, size, base, crc)
     last = base + last_delta
-    if not next_offset <= base <= last < INT64_MAX:
-        reason = f"batch {base} to {last}, expected {next_offset} next"
+    if not (next_offset <= base <= last and claims.hold(last, base, epoch)):
+        reason = f"batch {base} to {last} of leader epoch {epoch}, expected {next_offset} next"
+        if claims is not NO_CLAIMS:
+            reason += f", and none beyond {claims.last_offset} or of another leader epoch"
         raise BatchError(ProblemKind.CORRUPT_BATCH, position, base, reason, size)
     return Batch(position, size, base, last, max_timestamp, producer, attributes, data)
 

@@ -13,8 +13,10 @@ from services.records.batches import (
     HEADER_BYTES,
     LENGTH_COUNTED_FROM,
     MAGIC,
+    NO_CLAIMS,
     Batch,
     BatchError,
+    Claims,
     MemoryWindow,
     Window,
     read_batch,
@@ -49,13 +51,15 @@ class RunWindow(Window, Protocol):
 class SegmentBytes:
     """The part of a segment to read.
 
-    It is `window` up to `end_position` (exclusive), and only batches below `end_offset`.
+    It is `window` up to `end_position` (exclusive), and only batches below `end_offset`. A batch
+    that does not agree with `claims` is damaged.
     """
 
     window: RunWindow
     base_offset: int
     end_position: int
     end_offset: int = INT64_MAX
+    claims: Claims = NO_CLAIMS
 
 
 class BatchRun(NamedTuple):
@@ -102,16 +106,19 @@ def runs_from(
         takes: called with a batch's size; the first False ends the read.
         entry: the greatest entry of the offset index at or below `offset`; if it does not point at
             its batch, the read starts at `start`.
-        start: the position of a batch that is not behind `offset`.
+        start: the position of a batch that is not behind `offset`; above 0, that of a batch that
+            does not begin before it.
 
     Raises:
         BatchError: if a batch is damaged, after the run before it.
     """
     window, end = segment.window, segment.end_position
-    position = entry[1] if entry is not None and _is_true(segment, entry) else start
-    next_offset = segment.base_offset
+    position, claims = start, segment.claims
+    next_offset = offset if start else segment.base_offset
+    if entry is not None and _is_true(segment, entry):
+        position, next_offset = entry[1], segment.base_offset
     while position < end:
-        first = read_batch(window, position, end, next_offset, verify=False)
+        first = read_batch(window, position, end, next_offset, False, claims)
         position, next_offset = first.next_position, first.last_offset + 1
         if first.last_offset < offset:
             continue
@@ -119,7 +126,7 @@ def runs_from(
             return
         data = verified(window, first).data
         behind = window.at_hand(position)[: max(min(end - position, RUN_BYTES - len(data)), 0)]
-        more_bytes, next_offset, has_ended = _taken(behind, next_offset, segment.end_offset, takes)
+        more_bytes, next_offset, has_ended = _taken(behind, next_offset, segment, takes)
         if more_bytes:
             data = window.read(first.position, first.size_bytes + more_bytes)
             position += more_bytes
@@ -129,7 +136,7 @@ def runs_from(
 
 
 def _taken(
-    data: memoryview, next_offset: int, end_offset: int, takes: TakesBatch
+    data: memoryview, next_offset: int, segment: SegmentBytes, takes: TakesBatch
 ) -> tuple[int, int, bool]:
     """Verify the whole batches at the beginning of `data`.
 
@@ -139,10 +146,12 @@ def _taken(
     """
     at = 0
     while at + HEADER_BYTES <= len(data):
-        base, length, _, magic, crc, _, last_delta = _HEADER.unpack_from(data, at)
+        base, length, epoch, magic, crc, _, last_delta = _HEADER.unpack_from(data, at)
         size, last = length + LENGTH_COUNTED_FROM, base + last_delta
         is_sound = magic == MAGIC and size >= HEADER_BYTES and next_offset <= base <= last
-        if not is_sound or at + size > len(data) or last >= end_offset:
+        if not is_sound or at + size > len(data) or last >= segment.end_offset:
+            break
+        if not segment.claims.hold(last, base, epoch):
             break
         if crc32c(data[at + CRC_COVERS_FROM : at + size]) != crc:
             break

@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
+from functools import partial
 from threading import Lock, Timer
 
 from prometheus_client import Counter
@@ -23,7 +24,7 @@ from services.rsm.backends.protocol import CHUNK_BYTES, StorageBackend
 from services.rsm.deadline import require_wanted
 from services.rsm.layout import CustomMetadata
 from services.rsm.locations import Location, Locations
-from services.rsm.verification import ReadVerification, has_whole_chunk
+from services.rsm.verification import ReadVerification
 
 _MIB = 1024 * 1024
 INDEX_CACHE_BYTES = 16 * _MIB
@@ -71,11 +72,12 @@ class SegmentReader:
             if not size:
                 _require_there(location.backend, key, size)
                 return
-            pieces = location.backend.fetch(key, start_position, last)
-            if has_whole_chunk(start_position, last, size) and self._verification.chooses_log():
+            fetch = partial(location.backend.fetch, key)
+            if self._verification.chooses_log():
                 verification = self._verification.of(location, metadata, found)
-                pieces = verification.log(pieces, start_position)
-            yield from pieces
+                yield from verification.log(fetch, start_position, last)
+            else:
+                yield from fetch(start_position, last)
 
     def fetch_index(
         self, metadata: RemoteLogSegmentMetadata, index_type: IndexType

@@ -198,9 +198,10 @@ class RsmSettings(ServiceSettings):
     verify_reads: VerifyReads = Field(
         default="always",
         description="Which reads of logs to verify against the digests of the copy: off, sampled "
-        "(every 16th) or always. Each chunk of 1 MiB that is read whole is verified; indexes "
-        "always are. A verified read fails with DATA_LOSS if its manifest is missing or wrong. "
-        "The manifest is read once for each segment while it is cached.",
+        "(every 16th) or always. The chunks of 1 MiB around a range are read whole, and no byte is "
+        "served before its chunk has matched; indexes are always verified. A verified read fails "
+        "with DATA_LOSS if its manifest is missing or wrong. The manifest is read once for each "
+        "segment while it is cached.",
     )
     digest_cache_bytes: int = Field(
         default=16 * _MIB,

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import Literal
@@ -28,26 +29,29 @@ VERIFIED = Counter(
 )
 _log = logging.getLogger(__name__)
 
+Fetch = Callable[[int, int], Generator[bytes, None, None]]
+"""Read an object between two bytes, both inclusive."""
+
 
 class ReadVerification:
     """Choose the reads to verify, and verify their bytes as they pass. Thread-safe.
 
-    An index is always verified: nothing after RSM would notice a changed byte. A log is verified
-    chunk by chunk, for each chunk that is read whole. The manifest is read when the first chunk or
-    index is complete, not before the first byte.
+    An index is always verified. A log is verified chunk by chunk: the chunks around a range are
+    read whole, and no byte of one is served before the whole has matched. The manifest is read when
+    the first chunk or index is complete.
     """
 
     def __init__(self, verify: VerifyReads, cache_bytes: int) -> None:
         """Set how many reads to verify.
 
-        With "sampled" every SAMPLE_EVERY-th read of a log that has a whole chunk is verified.
+        With "sampled" every SAMPLE_EVERY-th read of a log is verified.
         """
         self._every = {"off": 0, "sampled": SAMPLE_EVERY, "always": 1}[verify]
         self._reads = itertools.count(1)
         self._cache = DigestCache(cache_bytes)
 
     def chooses_log(self) -> bool:
-        """Return whether to verify the next read of a log that has a whole chunk."""
+        """Return whether to verify the next read of a log."""
         return self._every > 0 and next(self._reads) % self._every == 0
 
     def of(
@@ -79,13 +83,15 @@ class SegmentVerification:
         self._digests: SegmentDigests | None = None
         self._asked = False
 
-    def log(self, pieces: Generator[bytes, None, None], start: int) -> Generator[bytes, None, None]:
-        """Yield `pieces` of the log from byte `start` on, unchanged.
+    def log(self, fetch: Fetch, start: int, last: int) -> Generator[bytes, None, None]:
+        """Yield the bytes of the log from `start` to `last`, both inclusive.
 
         Raises:
-            CorruptSegmentError: before the last bytes of a chunk that differs from its copy.
+            CorruptSegmentError: before the first byte of a chunk that differs from its copy.
         """
         size = self._found.log_size_bytes
+        first_chunk = start // DIGEST_CHUNK_BYTES * DIGEST_CHUNK_BYTES
+        end = min((last // DIGEST_CHUNK_BYTES + 1) * DIGEST_CHUNK_BYTES, size)
 
         def check(number: int, crc: int) -> None:
             digests = self._known()
@@ -95,12 +101,13 @@ class SegmentVerification:
                 what = f"chunk {number} of the log, bytes {first} to {last}"
                 _require_equal(what, crc, digests.log_chunk_crc32c[number])
 
-        return _checked(pieces, start, size, DIGEST_CHUNK_BYTES, check)
+        chunks = _checked(fetch(first_chunk, end - 1), first_chunk, size, DIGEST_CHUNK_BYTES, check)
+        return _cut(chunks, start - first_chunk, last + 1 - first_chunk)
 
     def index(
         self, pieces: Generator[bytes, None, None], kind: IndexType
     ) -> Generator[bytes, None, None]:
-        """Yield `pieces` of a whole index file, unchanged; raises as `log`."""
+        """Yield `pieces` of a whole index file; raises as `log`."""
         size = self._found.index_sizes_bytes[kind]
 
         def check(number: int, crc: int) -> None:
@@ -136,15 +143,6 @@ def _require_equal(what: str, crc: int, expected: int) -> None:
         raise CorruptSegmentError(f"{what}: crc32c is {crc:08x}, was {expected:08x} when copied")
 
 
-def has_whole_chunk(start: int, end: int, size: int) -> bool:
-    """Return whether a read of a log has a chunk with a digest.
-
-    The read is from byte `start` to `end`, inclusive, of a log of `size` bytes.
-    """
-    first = -(-start // DIGEST_CHUNK_BYTES) * DIGEST_CHUNK_BYTES
-    return first < size and min(first + DIGEST_CHUNK_BYTES, size) - 1 <= end
-
-
 def _checked(
     pieces: Generator[bytes, None, None],
     start: int,
@@ -152,14 +150,16 @@ def _checked(
     section_bytes: int,
     check: Callable[[int, int], None],
 ) -> Generator[bytes, None, None]:
-    """Yield `pieces` of a file of `size` bytes from `start` on, unchanged.
+    """Yield `pieces` of a file of `size` bytes from `start` on, where a section begins, unchanged.
 
-    Calls `check(number, crc32c)` for each whole section before it yields the section's last bytes.
+    Calls `check(number, crc32c)` for each section before it yields a piece with bytes of it.
     """
     position, crc = start, 0
-    from_its_start = start % section_bytes == 0
+    held: deque[bytes] = deque()
+    held_from = verified = start
     with closing(pieces):
         for piece in pieces:
+            held.append(piece)
             rest = memoryview(piece)
             while rest:
                 number = position // section_bytes
@@ -169,7 +169,20 @@ def _checked(
                 position += len(part)
                 rest = rest[len(part) :]
                 if position == end:
-                    if from_its_start:
-                        check(number, crc)
-                    from_its_start, crc = True, 0
-            yield piece
+                    check(number, crc)
+                    verified, crc = end, 0
+            while held and held_from + len(held[0]) <= verified:
+                held_from += len(held[0])
+                yield held.popleft()
+
+
+def _cut(
+    pieces: Generator[bytes, None, None], start: int, end: int
+) -> Generator[bytes, None, None]:
+    """Yield the bytes from `start` to `end` (exclusive) of joined pieces."""
+    at = 0
+    with closing(pieces):
+        for piece in pieces:
+            if wanted := piece[max(start - at, 0) : max(end - at, 0)]:
+                yield wanted
+            at += len(piece)

@@ -13,7 +13,7 @@ from services.api.errors import (
 )
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
-from services.records.batches import Batch, BatchError, StreamWindow, verified, walk_batches
+from services.records.batches import Batch, BatchError, Claims, StreamWindow, verified, walk_batches
 from services.records.decode import UnreadableRecordsError
 from services.records.index_files import AbortedTxn, OffsetIndex
 from services.rpc.client.direct import DirectReader
@@ -99,7 +99,8 @@ def _batches(
     opened = _resumed(fetch, services, segment)
     window = StreamWindow(opened, size, piece.end_position - start + _BEHIND_BYTES)
     with closing(window):
-        for batch in walk_batches(window, start, size, segment.start_offset, verify=False):
+        base, claims = segment.start_offset, Claims.of(segment)
+        for batch in walk_batches(window, start, size, base, verify=False, claims=claims):
             if batch.position >= piece.end_position or batch.base_offset > extent.last:
                 return
             if batch.position < piece.start_position or batch.last_offset < extent.first:

@@ -245,7 +245,7 @@ def test_any_read_finds_the_leader_epochs_of_a_segment_that_was_replaced(
     assert fetch_once(rlm, 0)[0].record_batches == b""
     replace_segment(stack, files, 3)
     is_away = False
-    assert read(rlm, 0) == batch(0, 3) + batch(3, 3)
+    assert read(rlm, 0) == batch(0, 3) + batch(3, 3, leader_epoch=1)
 
 
 def test_a_topic_that_was_deleted_has_no_committed_records(

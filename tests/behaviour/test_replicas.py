@@ -64,7 +64,13 @@ def lineage(*entries: tuple[int, int]) -> Lineage:
 
 @pytest.mark.parametrize(
     ("offset", "answer"),
-    [(0, MOVED), (19, MOVED), (20, batch(20, 5)), (25, b""), (26, FetchError.OFFSET_OUT_OF_RANGE)],
+    [
+        (0, MOVED),
+        (19, MOVED),
+        (20, batch(20, 5, leader_epoch=5)),
+        (25, b""),
+        (26, FetchError.OFFSET_OUT_OF_RANGE),
+    ],
 )
 def test_a_follower_gets_the_leaders_own_log_only(
     leader: ReplicaService, offset: int, answer: bytes | FetchError
@@ -89,7 +95,7 @@ def test_a_follower_is_sent_to_the_tier_whatever_the_tier_has(
 @pytest.mark.usefixtures("files")
 def test_a_follower_gets_what_not_all_replicas_have_yet(stack: Stack, log_dir: Path) -> None:
     high_watermarks(log_dir, {(NAME.topic, NAME.partition): 20})
-    assert follow(stack.rlm(log_dir), 20) == batch(20, 5)
+    assert follow(stack.rlm(log_dir), 20) == batch(20, 5, leader_epoch=5)
 
 
 @pytest.mark.usefixtures("files")
@@ -100,7 +106,7 @@ def test_only_the_leader_serves_followers(stack: Stack, log_dir: Path) -> None:
     stack.ship(log_dir)
     assert follow(stack.rlm(), 0) is FetchError.NOT_LEADER_OR_FOLLOWER
     send_role(rlm, LEADER, 6)
-    assert follow(rlm, 20) == batch(20, 5)
+    assert follow(rlm, 20) == batch(20, 5, leader_epoch=5)
 
 
 @pytest.mark.parametrize(

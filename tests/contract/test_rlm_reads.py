@@ -55,6 +55,7 @@ from tests.unit.rlm.kafka_bytes import (
     in_transaction,
     marker,
     producer_snapshot,
+    with_epochs,
     write_log_dir,
 )
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
@@ -63,6 +64,10 @@ from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
 
 READ_COMMITTED = IsolationLevel.READ_COMMITTED
 TP = segment_pb.TopicIdPartition(topic_id=uuid_to_text(TOPIC_ID), topic="t", partition=0)
+LOG = [
+    with_epochs(each, [(2, 10)])
+    for each in (in_transaction(10, 9), marker(11, 9, ABORT), in_transaction(12, 8), batch(13))
+]
 
 
 @pytest.fixture
@@ -79,8 +84,7 @@ def log_dir(stack: Stack, tmp_path: Path) -> Path:
     files.epochs((0, 0), (2, 10))
     files.segment(0, [batch(0, 5), batch(5, 5)])
     files.snapshot(10)
-    log = [in_transaction(10, 9), marker(11, 9, ABORT), in_transaction(12, 8), batch(13)]
-    files.segment(10, log)
+    files.segment(10, LOG)
     files.file(10, ".txnindex").write_bytes(AbortedTxn(9, 10, 11, 12).to_bytes())
     stack.ship(log_dir)
     return log_dir
@@ -99,7 +103,7 @@ class RlmReadsContract:
         assert aborted == [AbortedTransaction(10, 9)]
         assert parts[0].last_stable_offset == 12
         data = b"".join(part.record_batches for part in parts)
-        assert data.endswith(marker(11, 9, ABORT))
+        assert data.endswith(LOG[1])
 
     def test_leader_epochs_of_a_reader(self, rlm: ReplicaService) -> None:
         def answer(current: int | None, last: int | None) -> tuple[FetchError, EpochEnd | None]:
@@ -155,7 +159,7 @@ class RlmReadsContract:
         wanted = (FetchPartition(NAME, 12, EVERYTHING),)
         request = FetchRequest(wanted, EVERYTHING, READ_COMMITTED, role=FetchRole.FOLLOWER)
         (part,) = rlm.fetch(request)
-        assert part.record_batches == in_transaction(12, 8) + batch(13)
+        assert part.record_batches == LOG[2] + LOG[3]
 
     def test_a_replica_begins_behind_the_tier(self, rlm: ReplicaService, stack: Stack) -> None:
         (segment,) = stack.segments()

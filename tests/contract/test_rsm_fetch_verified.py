@@ -108,9 +108,8 @@ def test_a_changed_byte_is_named_by_its_chunk_before_the_chunk_is_given_out(
     with pytest.raises(CorruptSegmentError, match=named) as caught:
         take(rsm("always").fetch_log_segment(segment, 0), given)
     assert str(segment.remote_log_segment_id) in str(caught.value)
-    chunk_start = position // MIB * MIB
-    assert len(given) < min(chunk_start + MIB, SIZE)
-    assert files.log.startswith(given[:chunk_start])
+    assert len(given) <= position // MIB * MIB
+    assert files.log.startswith(given)
 
 
 def test_chunks_beside_a_changed_one_are_read(
@@ -127,12 +126,24 @@ def test_chunks_beside_a_changed_one_are_read(
         fetched(manager, segment, MIB, 2 * MIB - 1)
 
 
-def test_a_part_of_a_chunk_cannot_be_verified(
-    rsm: Verifying, segment: RemoteLogSegmentMetadata, change: Callable[[str, int], None]
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [(MIB + 1, 2 * MIB - 1), (MIB, 2 * MIB - 2), (MIB + 6, MIB + 6), (2 * MIB - 9, 3 * MIB)],
+)
+def test_a_part_of_a_chunk_is_verified_with_the_chunk(
+    rsm: Verifying,
+    segment: RemoteLogSegmentMetadata,
+    files: Files,
+    change: Callable[[str, int], None],
+    first: int,
+    last: int,
 ) -> None:
+    assert fetched(rsm("always"), segment, first, last) == files.log[first : last + 1]
     change("log", MIB + 5)
-    assert len(fetched(rsm("always"), segment, MIB + 1, 2 * MIB - 1)) == MIB - 1
-    assert len(fetched(rsm("always"), segment, MIB, 2 * MIB - 2)) == MIB - 1
+    given = bytearray()
+    with pytest.raises(CorruptSegmentError, match="chunk 1 of the log"):
+        take(rsm("always").fetch_log_segment(segment, first, last), given)
+    assert not given
 
 
 @pytest.mark.parametrize("position", [0, INDEX_SIZE - 1])
@@ -163,21 +174,6 @@ def test_the_manifest_is_asked_for_once(
     assert_gets(proxy, log=3, manifest=1)
 
 
-def test_the_first_bytes_do_not_wait_for_the_manifest(
-    rsm: Verifying, proxy: HttpProxy, segment: RemoteLogSegmentMetadata
-) -> None:
-    stream = rsm("always").fetch_log_segment(segment, 0)
-    next(stream)
-    assert_requests(proxy, GetObject=1)
-
-
-def test_a_read_of_no_whole_chunk_needs_no_manifest(
-    rsm: Verifying, proxy: HttpProxy, segment: RemoteLogSegmentMetadata
-) -> None:
-    fetched(rsm("always"), segment, 1, 2 * MIB - 2)
-    assert_requests(proxy, GetObject=1)
-
-
 def test_of_sampled_reads_one_of_many_is_verified(
     rsm: Verifying,
     proxy: HttpProxy,
@@ -186,10 +182,9 @@ def test_of_sampled_reads_one_of_many_is_verified(
 ) -> None:
     manager = rsm("sampled")
     change("log", SIZE - 1)
-    for _ in range(SAMPLE_EVERY - 1):
+    reads = SAMPLE_EVERY - 1
+    for _ in range(reads):
         fetched(manager, segment, MIB)
-        fetched(manager, segment, 1, MIB)  # no whole chunk: does not count
-    reads = 2 * (SAMPLE_EVERY - 1)
     assert_requests(proxy, GetObject=reads)
     with pytest.raises(CorruptSegmentError, match="chunk 3"):
         fetched(manager, segment, MIB)

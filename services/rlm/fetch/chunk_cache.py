@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
@@ -27,9 +27,6 @@ from services.rlm.metrics import (
 _log = logging.getLogger(__name__)
 
 MIB = 1024 * 1024
-
-WITHOUT_ROOM_BYTES = MIB
-"""The longest chunk of a reader for which there is no room. It is dropped after its use."""
 
 ABANDONED_AFTER_S = 10.0
 """A reader that has read nothing for so long may have stopped, seconds."""
@@ -205,8 +202,8 @@ class ChunkCache:
     ) -> Chunk:
         """Get the chunk with the byte at `position`; release it after use.
 
-        If there is none, request `wanted` bytes from the store, fewer if a chunk begins in them or
-        if there is no room.
+        If there is none, request the whole MiBs with `wanted` bytes from the store, fewer if a
+        chunk begins in them or if there is no room: RSM and direct reads verify whole ones.
 
         Args:
             used: the chunks in which the reader was before.
@@ -228,11 +225,13 @@ class ChunkCache:
                         f"too many active requests for segments to the store (limit "
                         f"{self.limits.fills}); retry in a few seconds"
                     )
-                has_room = self._make_room(wanted)
+                start, end = self._range(segment, position, wanted)
+                has_room = self._make_room(end - start)
                 if needs_room and not has_room:
                     raise ThrottledError("no room in memory for a part that is needed later; retry")
-                wanted = wanted if has_room else min(wanted, WITHOUT_ROOM_BYTES)
-                chunk = self._begin(segment, position, wanted)
+                if not has_room:
+                    start, end = self._range(segment, position, 1)
+                chunk = self._begin(segment, start, end)
                 # Removed when its reader leaves it.
                 chunk.is_kept = has_room
             chunk.readers += 1
@@ -257,10 +256,11 @@ class ChunkCache:
         """Request bytes that a reader will need next, if they are missing and there is room."""
         with self._lock:
             is_there = self._at(segment.remote_log_segment_id, position) is not None
-            if is_there or not self._may_fetch_ahead() or not self._make_room(wanted):
+            start, end = self._range(segment, position, wanted)
+            if is_there or not self._may_fetch_ahead() or not self._make_room(end - start):
                 return
             with suppress(RetriableRemoteStorageError):
-                chunk = self._begin(segment, position, wanted, is_ahead=True)
+                chunk = self._begin(segment, start, end, is_ahead=True)
                 CHUNK_READ_AHEAD_BYTES.inc(chunk.counted_bytes)
 
     def remove(self, segments: Sequence[RemoteLogSegmentId]) -> None:
@@ -296,16 +296,24 @@ class ChunkCache:
         at = bisect_right(chunks, position, key=lambda chunk: chunk.start) - 1
         return chunks[at] if at >= 0 and position < chunks[at].end else None
 
+    def _range(
+        self, segment: RemoteLogSegmentMetadata, position: int, wanted: int
+    ) -> tuple[int, int]:
+        """Return the whole MiBs around what is wanted, as far as no other chunk has them."""
+        chunks = self._of_segment.get(segment.remote_log_segment_id, [])
+        at = bisect_right(chunks, position, key=lambda chunk: chunk.start)
+        before = chunks[at - 1].end if at else 0
+        following = chunks[at].start if at < len(chunks) else segment.segment_size_in_bytes
+        start, end = position - position % MIB, position + max(wanted, 1)
+        return max(start, before), min(end - end % -MIB, following)
+
     def _begin(
-        self, segment: RemoteLogSegmentMetadata, position: int, wanted: int, is_ahead: bool = False
+        self, segment: RemoteLogSegmentMetadata, start: int, end: int, is_ahead: bool = False
     ) -> Chunk:
         name = segment.remote_log_segment_id
-        chunks = self._of_segment.setdefault(name, [])
-        at = bisect_right(chunks, position, key=lambda chunk: chunk.start)
-        following = chunks[at].start if at < len(chunks) else segment.segment_size_in_bytes
-        chunk = Chunk(name, position, min(position + max(wanted, 1), following))
+        chunk = Chunk(name, start, end)
         chunk.used_s, chunk.is_ahead = self._clock(), is_ahead
-        chunks.insert(at, chunk)
+        insort(self._of_segment.setdefault(name, []), chunk, key=lambda chunk: chunk.start)
         self._chunks[chunk] = None
         self._filling.add(chunk)
         self._count(chunk.counted_bytes)

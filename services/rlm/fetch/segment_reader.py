@@ -23,7 +23,7 @@ from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT64_MAX
 from services.common.fair_queue import FairQueue, QuotaLimit, Slot
-from services.records.batches import BatchError, FileWindow
+from services.records.batches import NO_CLAIMS, BatchError, Claims, FileWindow
 from services.records.index_files import (
     OFFSET_ENTRY,
     AbortedTxn,
@@ -96,7 +96,8 @@ def local_runs(
     """
     path = segment.log_path
     with reading_segment(path), FileWindow(path, _LOCAL_READ_AHEAD_BYTES) as window:
-        source = SegmentBytes(window, segment.base_offset, segment.size_bytes, end_offset)
+        claims = Claims(segment.end_offset) if segment.is_rolled else NO_CLAIMS
+        source = SegmentBytes(window, segment.base_offset, segment.size_bytes, end_offset, claims)
         entry = entry_in_file(segment.file(".index"), segment.base_offset, offset)
         yield from runs_from(source, offset, entry, takes)
 
@@ -222,7 +223,8 @@ class RemoteSegmentReader:
         )
         try:
             with closing(window):
-                source = SegmentBytes(window, segment.start_offset, size, end_offset)
+                claims = Claims.of(segment)
+                source = SegmentBytes(window, segment.start_offset, size, end_offset, claims)
                 for run in runs_from(source, offset, entry, takes, start):
                     yield run
                     read_bytes += run.size_bytes

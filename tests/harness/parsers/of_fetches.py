@@ -104,6 +104,8 @@ def _cache_files() -> Sequence[bytes]:
 def _read_with_local_index(data: bytes) -> None:
     """Read a local log through the bytes as its index: what is read must not depend on it."""
     path = written(b"".join(_BATCHES), f"{0:020}.log")
+    for other in set(path.parent.glob("*.log")) - {path}:
+        other.unlink()
     written(data, f"{0:020}.index")
     written(batch(_END_OFFSET), f"{_END_OFFSET:020}.log")
     segments = list_segments(path.parent)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from struct import pack
+from struct import pack, pack_into, unpack_from
 from uuid import UUID, uuid4
 
 from crc32c import crc32c
@@ -121,13 +121,26 @@ class PartitionFiles:
         self.epochs((0, 0))
 
     def epochs(self, *entries: tuple[int, int]) -> None:
+        """Write the checkpoint, and the leader epochs into the batches that are there."""
         lines = [f"{epoch} {start}\n" for epoch, start in entries]
         (self.path / "leader-epoch-checkpoint").write_text(f"0\n{len(lines)}\n{''.join(lines)}")
+        self._entries = entries
+        for log in self.path.glob("*.log"):
+            before = log.read_bytes()
+            if (after := with_epochs(before, entries)) != before:
+                log.write_bytes(after)
 
     def segment(self, base_offset: int, batches: Sequence[bytes]) -> Path:
-        """Write a log with the indexes of a short one; the caller adds snapshots."""
+        """Write a log with the indexes of a short one; the caller adds snapshots.
+
+        Batches of leader epoch 0 get that of the checkpoint.
+        """
         log = self.file(base_offset, ".log")
-        log.write_bytes(b"".join(batches))
+        log.write_bytes(
+            b"".join(
+                each if any(each[12:16]) else with_epochs(each, self._entries) for each in batches
+            )
+        )
         self.file(base_offset, ".index").write_bytes(b"")
         self.file(base_offset, ".timeindex").write_bytes(_time_index(base_offset, batches))
         return log
@@ -155,6 +168,18 @@ def deleted(files: PartitionFiles) -> TopicIdPartition:
     """Delete the topic as the broker does; return the name under which it may be created again."""
     files.path.rename(files.path.with_name(f"{files.path.name}.{'0' * 32}-delete"))
     return replace(files.name, topic_id=uuid4())
+
+
+def with_epochs(log: bytes, entries: Sequence[tuple[int, int]]) -> bytes:
+    """Write leader epochs, each from its offset on, into batches; their CRC does not cover them."""
+    written, at = bytearray(log), 0
+    while at + 16 <= len(log):
+        base, length = unpack_from(">qi", log, at)
+        for epoch, start in entries:
+            if start <= base:
+                pack_into(">i", written, at + 12, epoch)
+        at += 12 + length
+    return bytes(written)
 
 
 def _time_index(base_offset: int, batches: Sequence[bytes]) -> bytes:

@@ -18,7 +18,6 @@ from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.fetch.chunk_cache import ABANDONED_AFTER_S, MIB, ChunkCache, ChunkLimits
 from services.rlm.fetch.chunk_files import ChunkFileLimits, ChunkFiles
 from services.rlm.fetch.read_ahead import (
-    SKIPPED_AHEAD_BYTES,
     ReadTimeoutError,
     SegmentWindow,
     SequentialRead,
@@ -257,14 +256,28 @@ def test_a_chunk_makes_room_as_soon_as_all_of_its_bytes_are_read(
         may_end.set()
 
 
-def test_a_reader_that_does_not_continue_gets_what_it_asked_for(
+def test_a_reader_that_does_not_continue_gets_the_whole_mibs_of_what_it_asked_for(
     rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
 ) -> None:
     cache = cache_of(rsm)
     for start in (5 * MIB, MIB, 20 * MIB, 9 * MIB):
         read(cache, copies[0], start, MIB, SequentialRead())
     assert [(start, end - start) for _, start, end in rsm.reads] == [
-        (start, MIB + SKIPPED_AHEAD_BYTES) for start in (5 * MIB, MIB, 20 * MIB, 9 * MIB)
+        (start, 2 * MIB) for start in (5 * MIB, MIB, 20 * MIB, 9 * MIB)
+    ]
+
+
+def test_what_other_chunks_have_is_not_requested_again(
+    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
+) -> None:
+    cache = cache_of(rsm)
+    for start in (5 * MIB + 7, 4 * MIB + 7, 6 * MIB + 7, 7 * MIB + 7):
+        read(cache, copies[0], start, 100, SequentialRead())
+    assert [(start, end) for _, start, end in rsm.reads] == [
+        (5 * MIB, 6 * MIB),
+        (4 * MIB, 5 * MIB),
+        (6 * MIB, 7 * MIB),
+        (7 * MIB, 8 * MIB),
     ]
 
 
@@ -425,7 +438,7 @@ def test_bytes_that_left_memory_come_from_files_and_only_the_rest_from_the_store
     read(emptied(), copies[0], 0, MIB, SequentialRead())
     assert len(rsm.reads) == 1
     read(emptied(), copies[0], 0, 2 * len(kept), SequentialRead())
-    end = 2 * len(kept) + SKIPPED_AHEAD_BYTES
+    end = 2 * len(kept) + MIB
     assert rsm.reads[1:] == [(copies[0].start_offset, len(kept), end)]
     cache = emptied()
     cache.remove([name])

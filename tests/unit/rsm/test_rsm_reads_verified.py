@@ -25,7 +25,7 @@ from services.rsm.factory import build_manager
 from services.rsm.layout import CustomMetadata
 from services.rsm.locations import Location
 from services.rsm.settings import RsmSettings
-from services.rsm.verification import ReadVerification, has_whole_chunk
+from services.rsm.verification import ReadVerification
 from tests.contract.remote_storage_manager_contract import (
     MIB,
     Files,
@@ -93,47 +93,31 @@ def test_however_a_read_is_cut_it_is_verified_and_comes_out_unchanged(
     verification = ReadVerification("always", MIB)
     start = chance.choice([0, 1, MIB - 1, MIB, MIB + 1, 2 * MIB])
     end = chance.choice([SIZE - 1, SIZE - 2, 3 * MIB - 1])
-    piece = log[start : end + 1]
-    cuts = [chance.randrange(len(piece)) for _ in range(chance.randrange(12))]
+    first, behind = start // MIB * MIB, min((end // MIB + 1) * MIB, SIZE)
+    cuts = [chance.randrange(behind - first) for _ in range(chance.randrange(12))]
 
-    def read(data: bytes) -> bytes:
-        one = verification.of(location, segment, found(segment))
-        return b"".join(one.log(cut(data, cuts), start))
+    def read(data: bytes, into: bytearray) -> None:
+        def fetch(start: int, last: int) -> Generator[bytes, None, None]:
+            return cut(data[start : last + 1], cuts)
 
-    assert read(piece) == piece
-    position = chance.randrange(len(piece))
-    changed = piece[:position] + bytes([piece[position] ^ 64]) + piece[position + 1 :]
-    chunk = (start + position) // MIB * MIB
-    if start <= chunk and min(chunk + MIB, SIZE) - 1 <= end:
-        with pytest.raises(CorruptSegmentError, match=f"chunk {chunk // MIB} of the log"):
-            read(changed)
-    else:
-        assert read(changed) == changed
+        for piece in verification.of(location, segment, found(segment)).log(fetch, start, end):
+            into += piece
 
-
-@pytest.mark.parametrize(
-    ("start", "end", "whole"),
-    [
-        (0, SIZE - 1, True),
-        (0, MIB - 1, True),
-        (0, MIB - 2, False),
-        (1, MIB, False),
-        (1, 2 * MIB - 1, True),
-        (1, 2 * MIB - 2, False),
-        (3 * MIB, SIZE - 1, True),
-        (3 * MIB, SIZE - 2, False),
-        (3 * MIB + 1, SIZE - 1, False),
-    ],
-)
-def test_range_has_a_whole_chunk(start: int, end: int, whole: bool) -> None:
-    assert has_whole_chunk(start, end, SIZE) is whole
+    whole, given = bytearray(), bytearray()
+    read(log, whole)
+    assert whole == log[start : end + 1]
+    position = chance.randrange(first, behind)
+    changed = log[:position] + bytes([log[position] ^ 64]) + log[position + 1 :]
+    with pytest.raises(CorruptSegmentError, match=f"chunk {position // MIB} of the log"):
+        read(changed, given)
+    assert whole.startswith(given)
 
 
 def test_closing_a_read_closes_its_source(tmp_path: Path, location: Location) -> None:
     segment = a_copy(tmp_path, some_bytes(SIZE))
     pieces = cut(some_bytes(SIZE), [MIB])
     one = ReadVerification("always", MIB).of(location, segment, found(segment))
-    stream = one.log(pieces, 0)
+    stream = one.log(lambda *_: pieces, 0, SIZE - 1)
     next(stream)
     stream.close()
     assert next(pieces, None) is None
