@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -12,6 +12,7 @@ from itertools import count
 
 from services.api.errors import RemoteStorageError
 from services.common.retry import Backoff
+from services.common.threads import end_without
 
 _FEW = 64
 
@@ -268,7 +269,7 @@ class Scheduler:
     def _start_run(self, run: _Run) -> bool:
         """Submit a run to the pool; return False if that failed."""
         try:
-            self._pool.submit(self._work, run)
+            self._pool.submit(self._work, run).add_done_callback(_require_end)
         except Exception as e:  # noqa: BLE001 - a boundary: no thread, or no memory, for now
             # The pool has queued it nevertheless, for its next thread.
             run.is_taken_back = True
@@ -336,3 +337,11 @@ class Scheduler:
             # A forgotten task may have been replaced by another one meanwhile.
             self._waiting.put(run.key, due_s if scheduled is entry else now)
         self._changed.notify_all()
+
+
+def _require_end(work: "Future[None]") -> None:
+    """End the process if a thread of the pool failed: its task would count as running for ever."""
+    error = work.exception()
+    if error is not None:
+        _log.error("a thread of tasks failed: %r", error, exc_info=error)
+        end_without("a task", error)

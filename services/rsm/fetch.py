@@ -245,7 +245,8 @@ class IndexCache:
                 self._drop(each)
         if self._is_closed or self._counted_bytes + new.counted_bytes > self._max_bytes:
             return None
-        self._start_timer(self._kept_s)
+        if not self._start_timer(self._kept_s):
+            return None
         self._cached[key] = new
         self._counted_bytes += new.counted_bytes
         return new
@@ -276,13 +277,20 @@ class IndexCache:
             if not dropped.readers:
                 self._counted_bytes -= dropped.counted_bytes
 
-    def _start_timer(self, after_s: float) -> None:
-        """Drop what has expired after some seconds, even if no call comes."""
+    def _start_timer(self, after_s: float) -> bool:
+        """Drop what has expired after some seconds, even if no call comes.
+
+        Return False if no thread can be started for that.
+        """
         if self._timer is None:
             timer = Timer(after_s, self._drop_expired)
             timer.name, timer.daemon = "rsm-index-cache", True
-            timer.start()
+            try:
+                timer.start()
+            except RuntimeError:
+                return False
             self._timer = timer
+        return True
 
     def _drop_expired(self) -> None:
         with self._lock:
@@ -293,7 +301,9 @@ class IndexCache:
                     self._drop(each)
             if self._cached:
                 next_s = min(each.expires_s for each in self._cached.values())
-                self._start_timer(next_s - now_s)
+                if not self._start_timer(next_s - now_s):
+                    for each in list(self._cached.values()):
+                        self._drop(each)
 
 
 def _whole(

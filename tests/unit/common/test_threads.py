@@ -76,6 +76,29 @@ def test_the_end_of_the_serving_thread_of_grpc_ends_the_process() -> None:
     assert "ending this process" in done.stderr
 
 
+def test_the_end_of_a_thread_of_tasks_ends_the_process() -> None:
+    done = run("""
+        import time
+        from threading import Event, current_thread
+        from services.common.retry import Backoff
+        from services.common.threads import end_process_with_threads
+        from services.rlm.scheduler import Scheduler
+
+        def clock():
+            if current_thread().name == "lane_0":
+                raise MemoryError("no memory")
+            return time.monotonic()
+
+        end_process_with_threads()
+        lane = Scheduler("lane", 1, 30.0, Backoff(), clock)
+        lane.schedule("p", lambda: None)
+        lane.start()
+        Event().wait(60)
+    """)
+    assert done.returncode == 1
+    assert "lost a task: MemoryError('no memory'); ending this process" in done.stderr
+
+
 def test_a_process_that_stops_outlives_its_threads() -> None:
     done = run("""
         from threading import Thread
