@@ -1,6 +1,8 @@
 """Read files from outside, up to a limit; an error about a secret never has its content."""
 
 import errno
+import os
+import stat
 from pathlib import Path
 
 MAX_PEM_BYTES = 1024 * 1024
@@ -11,6 +13,19 @@ MAX_SECRET_BYTES = 64 * 1024
 
 class SecretFileError(Exception):
     """The file holds no secret that can be used; the message names it and says why."""
+
+
+def open_regular(path: Path) -> int:
+    """Open a regular file to read; anything else could keep the caller waiting, as a pipe does.
+
+    Raises:
+        OSError: the file cannot be opened, or is no regular file; `strerror` has the reason.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    return fd
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:

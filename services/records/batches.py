@@ -15,6 +15,7 @@ from crc32c import crc32c
 from services.api.remote_log_manager import ProblemKind
 from services.api.segments import RemoteLogSegmentMetadata, SegmentLeaderEpoch
 from services.api.validation import INT64_MAX
+from services.common.bounded_file import open_regular
 
 READ_AHEAD_BYTES = 1024 * 1024
 
@@ -54,7 +55,7 @@ class FileWindow:
     """
 
     def __init__(self, path: Path, read_ahead_bytes: int = READ_AHEAD_BYTES) -> None:
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = open_regular(path)
         self._read_ahead_bytes = read_ahead_bytes
         self._data = memoryview(b"")
         self._start = 0
@@ -171,7 +172,7 @@ class StreamWindow:
 HEADER_BYTES = 61
 
 MAX_BATCH_BYTES = 128 * 1024 * 1024
-"""A longer batch counts as damaged, because a batch is read into memory."""
+"""The longest batch that is read whole, into memory; headers are read of longer ones, too."""
 
 _HEADER = Struct(">qiibIhiqqqhii")
 LENGTH_COUNTED_FROM = 12
@@ -262,7 +263,8 @@ def walk_batches(
 
     Raises:
         BatchError: if a batch is cut off (TRUNCATED_BATCH), has a wrong CRC, length or offset
-            (CORRUPT_BATCH), or is of magic 0 or 1 (OLD_MESSAGE_FORMAT).
+            (CORRUPT_BATCH), is of magic 0 or 1 (OLD_MESSAGE_FORMAT), or is to be read completely
+            and is longer than MAX_BATCH_BYTES (LIMIT_EXCEEDED).
     """
     while position < end_position:
         batch = read_batch(window, position, end_position, next_offset, verify, claims)
@@ -275,7 +277,7 @@ def verified(window: Window, batch: Batch) -> Batch:
     """Read the whole batch and check its CRC-32C.
 
     Raises:
-        BatchError: TRUNCATED_BATCH, CORRUPT_BATCH.
+        BatchError: TRUNCATED_BATCH, CORRUPT_BATCH, LIMIT_EXCEEDED.
     """
     (crc,) = _CRC.unpack_from(batch.data, _CRC_AT)
     return Batch(
@@ -299,7 +301,7 @@ def read_batch(
         _HEADER.unpack(data)
     )
     size = length + LENGTH_COUNTED_FROM
-    if not HEADER_BYTES <= size <= MAX_BATCH_BYTES:
+    if size < HEADER_BYTES or size > max(end_position - position, MAX_BATCH_BYTES):
         reason = f"impossible batch length {length}"
         raise BatchError(ProblemKind.CORRUPT_BATCH, position, next_offset, reason, HEADER_BYTES)
     if size > end_position - position:
@@ -321,6 +323,13 @@ def is_blank(window: Window, position: int) -> bool:
 
 
 def _whole(window: Window, position: int, size: int, offset: int, crc: int) -> memoryview:
+    if size > MAX_BATCH_BYTES:
+        reason = (
+            f"a batch of {size} bytes, over the limit of {MAX_BATCH_BYTES} that one may have; set "
+            "the topic's max.message.bytes to at most that: the partition is copied again when the "
+            "segment has left the log"
+        )
+        raise BatchError(ProblemKind.LIMIT_EXCEEDED, position, offset, reason, HEADER_BYTES)
     data = window.read(position, size)
     if len(data) < size:
         raise _truncated(position, offset, len(data), size)

@@ -103,7 +103,7 @@ def _led_log(partition: Partition) -> _LedLog | None:
     if leadership is None or not leadership.is_leader:
         return None
     log = partition.role.local.read() if partition.role.local else None
-    if log is None or log.lineage_problem is not None or leadership.is_overtaken(log.lineage):
+    if log is None or not log.lineage.entries or leadership.is_overtaken(log.lineage):
         return None
     return _LedLog(log, leadership.epoch_of(log.lineage) or 0)
 

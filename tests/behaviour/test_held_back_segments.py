@@ -1,6 +1,9 @@
 """Test which problems hold back a segment and those behind it, and nothing else."""
 
+import os
 from pathlib import Path
+
+import pytest
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import ProblemKind
@@ -45,6 +48,35 @@ def test_a_damaged_segment_holds_back_itself_and_those_behind_it_only(
     assert second.complete
     assert stack.ranges() == [(0, 9)]
     assert stack.ranges(well) == [(0, 9), (10, 19)]
+
+
+@pytest.mark.parametrize(
+    "pipe",
+    [
+        f"{10:020}.log",
+        f"{20:020}.log",
+        f"{10:020}.index",
+        f"{20:020}.snapshot",
+        "leader-epoch-checkpoint",
+        "partition.metadata",
+    ],
+)
+def test_a_pipe_in_a_folder_is_named_and_others_continue(
+    stack: Stack, log_dir: Path, pipe: str
+) -> None:
+    sick, well = three_segments(log_dir), TopicIdPartition(NAME.topic_id, NAME.topic, 1)
+    three_segments(log_dir, well)
+    (sick.path / pipe).unlink()
+    os.mkfifo(sick.path / pipe)
+    report = stack.ship(log_dir)
+    assert report.outcome is ShipOutcome.PARTIAL
+    problems = [*report.log_dir_problems, *report.partitions[0].problems]
+    assert {(p.path, p.message) for p in problems} == {
+        (str(sick.path / pipe), "is not a regular file")
+    }
+    assert stack.ranges(well) == [(0, 9), (10, 19)]
+    page = stack.rlm(log_dir).describe_partitions()
+    assert page.partitions[-1].topic_id_partition == well
 
 
 def test_a_missing_snapshot_holds_back_and_a_repaired_one_lets_go(

@@ -78,7 +78,7 @@ def test_a_file_of_a_log_directory_is_refused_unread(
     tmp_path: Path, name: str, read: Callable[[Path], object]
 ) -> None:
     path = huge(tmp_path / name)
-    too_large = r"larger than the limit of \d+ bytes; the file is damaged"
+    too_large = r"larger than \d+ bytes, the limit of RLM"
     with little_memory(), pytest.raises(LogFileError, match=too_large) as refused:
         read(path)
     assert refused.value.path == path

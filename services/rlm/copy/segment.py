@@ -35,6 +35,7 @@ from services.api.segments import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
+from services.common.bounded_file import open_regular
 from services.common.cancellation import Flag
 from services.common.failpoints import failpoint
 from services.common.retry import RETRIABLE_ERRORS, Backoff
@@ -98,7 +99,7 @@ class SegmentSource:
 
     def _log_chunks(self, path: Path) -> Iterator[bytes]:
         left = self._inspected.size_bytes
-        with reading_segment(path), path.open("rb", buffering=0) as file:
+        with reading_segment(path), open(open_regular(path), "rb", buffering=0) as file:
             while left:
                 self._going_on()
                 data = file.read(min(left, self._chunk_bytes))

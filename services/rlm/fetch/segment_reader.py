@@ -22,6 +22,7 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT64_MAX
+from services.common.bounded_file import open_regular
 from services.common.fair_queue import FairQueue, QuotaLimit, Slot
 from services.records.batches import NO_CLAIMS, BatchError, Claims, FileWindow
 from services.records.index_files import (
@@ -60,7 +61,7 @@ def entry_in_file(path: Path, base_offset: int, offset: int) -> IndexEntry | Non
     An active segment's index is preallocated: entries of zeros at its end are unused.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_regular(path)
     except FileNotFoundError:
         return None
 

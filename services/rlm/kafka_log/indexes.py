@@ -7,6 +7,7 @@ from pathlib import Path
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_storage_manager import SegmentFile
 from services.api.validation import INT64_MAX
+from services.common.bounded_file import open_regular
 from services.records.batches import Batch
 from services.records.index_files import (
     OFFSET_ENTRY,
@@ -85,7 +86,7 @@ def last_indexed_ms(segment: LocalSegment) -> int | None:
     None without an index, or if its end is incomplete or zeros.
     """
     try:
-        fd = os.open(segment.file(".timeindex"), os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_regular(segment.file(".timeindex"))
     except FileNotFoundError:
         return None
     try:

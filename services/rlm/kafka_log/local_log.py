@@ -171,7 +171,8 @@ class LocalPartition:
             return None
         end_before = self._tail.log_end_offset
         self._tail.follow(segments)
-        lineage, problem = self._lineage(len(segments) - 1)
+        is_empty = self._tail.log_end_offset == segments[0].base_offset
+        lineage, problem = self._lineage(len(segments) - 1, is_empty)
         if self._was_cut(segments[-1].base_offset, end_before, lineage):
             self._tail = LogTail()
             self._tail.follow(segments)
@@ -239,15 +240,21 @@ class LocalPartition:
         (Partition.createLog).
         """
         name = self.found.topic_id_partition
+        if start == end:
+            return end, None
         try:
             written = self.found.high_watermarks.of(name.topic, name.partition)
         except LogFileError as e:
             return start, e.problem(rolled_segments)
         return (end if written is None else min(max(written, start), end)), None
 
-    def _lineage(self, rolled_segments: int) -> tuple[Lineage, Problem | None]:
+    def _lineage(self, rolled_segments: int, is_empty: bool) -> tuple[Lineage, Problem | None]:
         try:
-            return self._checkpoint.lineage(), None
+            lineage = self._checkpoint.lineage()
+            if lineage.entries or is_empty:
+                return lineage, None
+            path = self.found.path / LEADER_EPOCH_CHECKPOINT
+            raise LogFileError(ProblemKind.LEADER_EPOCHS_MISSING, path, "no leader epochs in it")
         except LogFileError as e:
             return Lineage(), e.problem(rolled_segments)
 

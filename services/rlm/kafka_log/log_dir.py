@@ -19,6 +19,7 @@ from services.api.remote_log_manager import (
     ProblemKind,
 )
 from services.api.topic_config import is_internal_topic
+from services.common.bounded_file import open_regular
 from services.rlm.kafka_log.checkpoints import (
     META_PROPERTIES,
     PARTITION_METADATA,
@@ -238,13 +239,15 @@ def _folder_fingerprints(path: Path) -> _Fingerprints | None:
 
 def _has_something_to_copy(path: Path) -> bool:
     """Return whether a folder has a log, or cannot be read."""
-    return path.is_dir() and (_has_log(path) or not os.access(path, os.R_OK | os.X_OK))
+    return path.is_dir() and _has_log(path)
 
 
 def _has_log(path: Path) -> bool:
     try:
         return bool(list_segments(path))
-    except (LogFileError, OSError):
+    except LogFileError:
+        return path.is_dir()
+    except OSError:
         return False
 
 
@@ -269,7 +272,7 @@ def is_held_by_another(log_dir: Path) -> bool:
     lock itself would lose it by this call.
     """
     try:
-        fd = os.open(log_dir / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_regular(log_dir / LOCK_FILE)
     except OSError:
         return False
     try:

@@ -1,6 +1,7 @@
 """List and read the files of one partition: segments, snapshots, leader epochs."""
 
 import os
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -10,7 +11,9 @@ from pathlib import Path
 from services.api.errors import InvalidRequestError
 from services.api.lineage import Lineage, parse_checkpoint
 from services.api.remote_log_manager import Problem, ProblemKind
+from services.api.remote_log_metadata_manager import MAX_REPORTED_EPOCHS
 from services.api.validation import INT64_MAX
+from services.common.bounded_file import open_regular
 from services.records.batches import BatchError, FileWindow, is_blank, walk_batches
 from services.records.index_files import OFFSET_ENTRY, open_transactions
 
@@ -50,6 +53,8 @@ def unreadable(path: Path, error: OSError) -> LogFileError:
 
 
 _GRANULARITY_NS = 100_000_000
+_COARSE_GRANULARITY_NS = 2_000_000_000
+_SECOND_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +85,14 @@ def fingerprint_of(path: Path) -> Fingerprint | None:
 
 
 def is_settled(changed_ns: int) -> bool:
-    """Return whether another change would get another time, by the clock's granularity."""
-    return time.time_ns() - changed_ns > _GRANULARITY_NS
+    """Return whether another change would get another time, by the clock's granularity.
+
+    A whole second may be of a file system that keeps no fractions (ext4 with inodes of 128 bytes);
+    FAT keeps every second one.
+    """
+    is_coarse = changed_ns % _SECOND_NS == 0
+    granularity_ns = _COARSE_GRANULARITY_NS if is_coarse else _GRANULARITY_NS
+    return time.time_ns() - changed_ns > granularity_ns
 
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
@@ -176,6 +187,8 @@ def _listed(
 ) -> LocalSegment:
     size = status.st_size
     segment = LocalSegment(directory, base_offset, size, next_base_offset)
+    if not stat.S_ISREG(status.st_mode):
+        raise LogFileError(ProblemKind.UNREADABLE, segment.log_path, "is not a regular file")
     # A preallocated file is sparse; the others need not be opened.
     if segment.is_rolled and status.st_blocks * _BLOCK_BYTES < size:
         with suppress(FileNotFoundError, LogFileError), reading(segment.log_path):
@@ -236,11 +249,11 @@ def read_side_file(path: Path, max_bytes: int = MAX_SIDE_FILE_BYTES) -> bytes | 
     """Read an index, a snapshot or a checkpoint; None if it does not exist.
 
     Raises:
-        LogFileError: UNREADABLE, also if it is larger than `max_bytes`; then it is not read.
+        LogFileError: UNREADABLE; LIMIT_EXCEEDED if it is larger than `max_bytes`: it is not read.
     """
     with reading(path):
         try:
-            with path.open("rb") as file:
+            with open(open_regular(path), "rb") as file:
                 # The file may grow after it is measured.
                 is_too_large = os.fstat(file.fileno()).st_size > max_bytes
                 data = b"" if is_too_large else file.read(max_bytes + 1)
@@ -248,9 +261,10 @@ def read_side_file(path: Path, max_bytes: int = MAX_SIDE_FILE_BYTES) -> bytes | 
             return None
     if is_too_large or len(data) > max_bytes:
         raise LogFileError(
-            ProblemKind.UNREADABLE,
+            ProblemKind.LIMIT_EXCEEDED,
             path,
-            f"larger than the limit of {max_bytes} bytes; the file is damaged",
+            f"larger than {max_bytes} bytes, the limit of RLM for such a file; if the broker does "
+            "not need as much, restore the file from a replica",
         )
     return data
 
@@ -272,23 +286,29 @@ def read_producer_snapshot(path: Path) -> tuple[bytes, dict[int, int]]:
 
 
 def read_lineage(directory: Path) -> Lineage:
-    """Read the partition's leader epochs.
+    """Read the partition's leader epochs; there are none before its first record.
 
     Raises:
-        LogFileError: LEADER_EPOCHS_MISSING if the file does not exist, has no epochs or is damaged;
-            UNREADABLE.
+        LogFileError: LEADER_EPOCHS_MISSING if the file does not exist or is damaged;
+            LIMIT_EXCEEDED if it has more than MAX_REPORTED_EPOCHS; UNREADABLE.
     """
     path = directory / LEADER_EPOCH_CHECKPOINT
     data = read_side_file(path, MAX_TEXT_FILE_BYTES)
+    if data is None:
+        raise LogFileError(ProblemKind.LEADER_EPOCHS_MISSING, path, "missing")
+    if not data:
+        return Lineage()
+    if (count := data.count(b"\n") - 2) > MAX_REPORTED_EPOCHS:
+        reason = (
+            f"{count} leader epochs, over the limit of {MAX_REPORTED_EPOCHS} of one partition "
+            "(MAX_REPORTED_EPOCHS); the partition is copied again when the broker has removed the "
+            "epochs of records that it deleted"
+        )
+        raise LogFileError(ProblemKind.LIMIT_EXCEEDED, path, reason)
     try:
-        if data is None:
-            raise ValueError("missing")
-        lineage = parse_checkpoint(data.decode("ascii"))
+        return parse_checkpoint(data.decode("ascii"))
     except (ValueError, InvalidRequestError) as e:
         raise LogFileError(ProblemKind.LEADER_EPOCHS_MISSING, path, str(e)) from e
-    if not lineage.entries:
-        raise LogFileError(ProblemKind.LEADER_EPOCHS_MISSING, path, "no leader epochs in it")
-    return lineage
 
 
 @contextmanager

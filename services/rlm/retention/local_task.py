@@ -19,6 +19,7 @@ from services.api.topic_config import (
     TopicConfig,
     is_internal_topic,
 )
+from services.common.bounded_file import open_regular
 from services.common.cancellation import Flag
 from services.records.batches import HEADER_BYTES
 from services.rlm.kafka_log.checkpoints import LOG_START_OFFSETS
@@ -303,7 +304,7 @@ def _end_of_epoch(segment: RemoteLogSegmentMetadata, epoch: int) -> int:
 
 
 def _head_of(segment: LocalSegment) -> bytes:
-    with reading_segment(segment.log_path), segment.log_path.open("rb") as file:
+    with reading_segment(segment.log_path), open(open_regular(segment.log_path), "rb") as file:
         return file.read(HEADER_BYTES)
 
 

@@ -1,3 +1,4 @@
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,6 +102,23 @@ def test_an_impossible_length_is_corrupt_and_nothing_is_read_for_it(log: Path, l
     data = bytearray(batch(0))
     data[8:12] = length.to_bytes(4, "big", signed=True)
     assert failure(log, bytes(data)).kind is ProblemKind.CORRUPT_BATCH
+
+
+def test_a_longer_batch_is_over_a_limit_and_not_damaged(log: Path) -> None:
+    """Its header is read, so that the log does not end before it."""
+    data = bytearray(batch(0, 5))
+    data[8:12] = (MAX_BATCH_BYTES + 1 - 12).to_bytes(4, "big")
+    log.write_bytes(data)
+    os.truncate(log, MAX_BATCH_BYTES + 1)
+    with log.open("ab") as file:
+        file.write(batch(5))
+    size = log.stat().st_size
+    with FileWindow(log, HEADER_BYTES) as window:
+        found = list(walk_batches(window, 0, size, 0, verify=False))
+        assert [each.base_offset for each in found] == [0, 5]
+        with pytest.raises(BatchError, match=r"over the limit .* max\.message\.bytes") as refused:
+            next(walk_batches(window, 0, size, 0, verify=True))
+    assert refused.value.kind is ProblemKind.LIMIT_EXCEEDED
 
 
 def test_a_file_that_shrank_meanwhile_is_truncated(log: Path) -> None:

@@ -1,6 +1,7 @@
 """Test the detection of changed files without reading them."""
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,8 +9,15 @@ from types import SimpleNamespace
 import pytest
 
 from services.rlm.kafka_log import partition_dir
-from services.rlm.kafka_log.partition_dir import fingerprint_of
+from services.rlm.kafka_log.partition_dir import fingerprint_of, is_settled
 from tests.harness.eventually import eventually
+
+SECOND_NS = 1_000_000_000
+TIMES = [
+    (SECOND_NS, 0, False),
+    (SECOND_NS, 1, True),
+    (3 * SECOND_NS, 0, True),
+]
 
 
 @pytest.fixture
@@ -29,6 +37,14 @@ def test_while_another_change_might_be_hidden_nothing_is_reported(
     assert fingerprint_of(path) is None
     now_ns[0] += 1
     assert fingerprint_of(path) is not None
+
+
+@pytest.mark.parametrize(("age_ns", "fraction_ns", "settled"), TIMES)
+def test_a_whole_second_may_be_of_a_coarse_clock(
+    age_ns: int, fraction_ns: int, settled: bool
+) -> None:
+    now_s = time.time_ns() // SECOND_NS
+    assert is_settled(now_s * SECOND_NS - age_ns + fraction_ns) is settled
 
 
 def test_missing_file_has_no_fingerprint(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Test a partition's folder that is read repeatedly."""
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from struct import pack
@@ -9,6 +10,7 @@ import pytest
 
 from services.api.remote_log_manager import ProblemKind
 from services.api.segments import SegmentLeaderEpoch
+from services.rlm.copy.inspection import inspect
 from services.rlm.kafka_log import local_log
 from services.rlm.kafka_log.checkpoints import HighWatermarks
 from services.rlm.kafka_log.local_log import LocalLog, LocalPartition
@@ -26,6 +28,7 @@ from tests.unit.rlm.kafka_bytes import (
     PartitionFiles,
     batch,
     deleted,
+    high_watermarks,
     in_transaction,
     three_segments,
 )
@@ -220,3 +223,67 @@ def test_a_half_written_batch_of_a_preallocated_file_is_not_in_the_log(
     assert (log.log_end_offset, log.segments[-1].size_bytes) == (25, len(batch(20, 5)))
     files.file(20, ".log").write_bytes(batch(20, 5) + whole + bytes(50_000))
     assert look(partition).log_end_offset == 26
+
+
+def test_a_second_roll_within_a_second_is_seen_if_times_have_no_fractions(
+    files: PartitionFiles, partition: LocalPartition
+) -> None:
+    """Ext4 with inodes of 128 bytes."""
+    second_ns = (time.time_ns() // 10**9 - 1) * 10**9
+    os.utime(files.path, ns=(second_ns, second_ns))
+    assert len(look(partition).segments) == 3
+    files.segment(25, [batch(25, 5)])
+    os.utime(files.path, ns=(second_ns, second_ns))
+    assert [segment.base_offset for segment in look(partition).segments] == [0, 10, 20, 25]
+
+
+@pytest.mark.parametrize("content", ["", "0\n0\n"])
+def test_an_empty_log_needs_no_leader_epochs_and_no_high_watermark(
+    tmp_path: Path, content: str
+) -> None:
+    files = PartitionFiles(tmp_path)
+    files.segment(0, [])
+    checkpoint = files.path / LEADER_EPOCH_CHECKPOINT
+    checkpoint.write_text(content)
+    high_watermarks(tmp_path, {})
+    found = PartitionDir(files.name, files.path, None, HighWatermarks(tmp_path))
+    log = look(LocalPartition(found))
+    assert (log.lineage.entries, log.lineage_problem, log.high_watermark_problem) == (
+        (),
+        None,
+        None,
+    )
+    files.segment(0, [batch(0)])
+    problem = look(LocalPartition(found)).lineage_problem
+    assert problem is not None
+    assert problem.kind is ProblemKind.LEADER_EPOCHS_MISSING
+
+
+def test_too_many_leader_epochs_are_over_a_limit(files: PartitionFiles) -> None:
+    files.epochs(*((number, number) for number in range(50_001)))
+    with pytest.raises(
+        LogFileError, match="50001 leader epochs, over the limit of 50000"
+    ) as refused:
+        read_lineage(files.path)
+    assert refused.value.kind is ProblemKind.LIMIT_EXCEEDED
+
+
+@pytest.mark.parametrize(
+    "name", [LEADER_EPOCH_CHECKPOINT, "partition.metadata", f"{20:020}.log", f"{10:020}.index"]
+)
+def test_a_pipe_in_a_folder_holds_nothing_up(
+    files: PartitionFiles, partition: LocalPartition, name: str
+) -> None:
+    path = files.path / name
+    path.unlink()
+    os.mkfifo(path)
+    try:
+        log = look(partition)
+        problem = log.lineage_problem
+        if log.lineage.entries:
+            inspect(log.segments, log.segments[1], log.lineage, 0)
+    except LogFileError as e:
+        problem = e.problem(0)
+    assert problem is not None
+    assert (problem.kind, problem.path) == (ProblemKind.UNREADABLE, str(path))
+    assert problem.message == "is not a regular file"
