@@ -1,11 +1,11 @@
 """Draw repeatedly where the segments of a partition are, while they move."""
 
 import time
-import urllib.request
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
+from urllib.request import ProxyHandler, build_opener
 
 from minio import Minio
 from prometheus_client.parser import text_string_to_metric_families
@@ -158,7 +158,9 @@ class TieredPartition:
         early.
         """
         address = f"http://{self.rsm_metrics}/metrics"
-        with urllib.request.urlopen(address, timeout=_METRICS_TIMEOUT_S) as answer:
+        # Not through a proxy of the environment, which cannot reach this machine.
+        opener = build_opener(ProxyHandler({}))
+        with opener.open(address, timeout=_METRICS_TIMEOUT_S) as answer:
             text = answer.read().decode()
         return sum(
             int(sample.value)

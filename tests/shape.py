@@ -21,7 +21,7 @@ CLOSURES = {
     "RLM's Fetch": ("services.rlm.fetch.fetcher", 58),
     "RLM's expiration task": ("services.rlm.retention.expiration_task", 43),
     "RSM's manager": ("services.rsm.manager", 27),
-    "RLMM's manager": ("services.rlmm.manager", 45),
+    "RLMM's manager": ("services.rlmm.manager", 46),
     "Spark's retention sweep": ("spark_jobs.retention_sweep", 50),
 }
 

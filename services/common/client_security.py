@@ -14,6 +14,14 @@ KEY_VARIABLE = "SEDIMENT_TLS_KEY_FILE"
 TOKEN_VARIABLE = "SEDIMENT_TOKEN_FILE"
 PLAINTEXT_VARIABLE = "SEDIMENT_PLAINTEXT"
 
+NO_PROXY: tuple[tuple[str, int | str], ...] = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.address_http_proxy_enabled_addresses", ""),
+)
+"""Options of every gRPC channel. By default http_proxy and its like redirect it, loopback too, and
+the proxy sees each record of a plaintext channel.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:

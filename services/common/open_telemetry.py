@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import SpanKind, Status, StatusCode, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from services.common.client_security import NO_PROXY
 from services.common.tracing import Attributes, Headers
 
 EXPORT_TIMEOUT_MS = 5_000
@@ -43,6 +44,7 @@ def connect(
         endpoint=endpoint,
         insecure=endpoint.startswith("http://"),
         timeout=EXPORT_TIMEOUT_MS / 1000,
+        channel_options=NO_PROXY,  # type: ignore[arg-type]  # its annotation knows texts only
     )
     provider.add_span_processor(
         BatchSpanProcessor(

@@ -19,6 +19,7 @@ import psutil
 import psycopg
 from psycopg import sql
 
+from services.common.secret_variables import forget_libpq_variables
 from services.local.data_directory import write_secret
 from services.local.installation import how_to_install
 from services.local.process import (
@@ -330,6 +331,7 @@ class EmbeddedPostgres:
     def _connect(
         self, timeout_s: int = _CONNECT_TIMEOUT_S, database: str = "postgres"
     ) -> psycopg.Connection:
+        forget_libpq_variables()
         return psycopg.connect(
             host=LOOPBACK,
             port=self.port,

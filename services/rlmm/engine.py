@@ -16,6 +16,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
 from services.common.bounded_file import SecretFileError, read_secret
+from services.common.secret_variables import forget_libpq_variables
 
 T = TypeVar("T")
 
@@ -52,6 +53,8 @@ def create_database_engine(
 ) -> Engine:
     """Create an engine on PostgreSQL through psycopg 3. Opens no connection yet.
 
+    Removes PG* from the environment of this process: the URL alone decides.
+
     Args:
         password_file: has the password, if the URL has none; read for each new connection.
 
@@ -63,6 +66,7 @@ def create_database_engine(
     if len(_hosts(url)) > 1:
         # libpq would take the first one that answers, also if it is a standby.
         url = url.update_query_dict({"target_session_attrs": "read-write", **url.query})
+    forget_libpq_variables()
     engine = create_engine(
         url,
         isolation_level="READ COMMITTED",

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs
 from tests.harness.sediment_command import sediment
+from tests.harness.traps import trap
 from tests.harness.world import BUNDLED_LOG, linked_log, name_topics_anew
 
 RECORDS = BUNDLED_LOG.with_name("kafka-log.records.jsonl.gz")
@@ -72,12 +73,14 @@ class Up:
 
 
 @contextmanager
-def running_up(data_dir: Path, *options: object) -> Iterator[Up]:
+def running_up(
+    data_dir: Path, *options: object, environment: Mapping[str, str] | None = None
+) -> Iterator[Up]:
     """Runs until the test ends it, or else is killed."""
     command = [sys.executable, "-m", "services.cli", "up", "--data-dir", data_dir, "-o", "json"]
     with subprocess.Popen(
         [*map(str, command), *map(str, options)],
-        env=own_environment({}),
+        env=own_environment(environment or {}),
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -167,6 +170,20 @@ def test_kcat_reads_as_the_page_of_consumers_says(up: Up) -> None:
     fetched = up.run("fetch", "payments-0", *committed, "-f", "%o %k %s\\n")
     assert fetched.returncode == 0, fetched.stderr
     assert done.stdout == fetched.stdout != ""
+
+
+def test_no_variable_sends_a_part_of_up_or_a_command_elsewhere(
+    server_directory: Path, log_dir: Path, tmp_path: Path
+) -> None:
+    with trap() as made:
+        variables = {**made.proxies(), **made.of_libpq(tmp_path)}
+        data_dir = server_directory / "trapped"
+        with running_up(data_dir, "--log-dir", log_dir, environment=variables) as up:
+            for command in (("selftest",), ("partitions",), ("doctor",)):
+                done = sediment(*command, "--data-dir", data_dir, environment=variables)
+                assert done.returncode == 0, done.stderr + done.stdout
+            up.wait_until_shipped()
+        assert made.reached == 0
 
 
 def test_a_second_up_on_the_same_directory_is_refused_with_one_line(up: Up) -> None:

@@ -8,6 +8,7 @@ import pytest
 from services.local.stack import own_environment
 from tests.harness.eventually import eventually
 from tests.harness.tier import HOUR_MS, Tier, a_topic
+from tests.harness.traps import trap
 from tests.spark.commands import command, ended, traces_of_children
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
@@ -19,6 +20,25 @@ SECRETS = {
     "AWS_SESSION_TOKEN": CANARY,
     "PGPASSWORD": CANARY,
 }
+
+
+def test_no_variable_sends_a_sweep_elsewhere(tier: Tier, tmp_path: Path) -> None:
+    [tp] = a_topic()
+    tier.fill(tp, 1)
+    tier.report(tp, 1)
+    tier.settings(tp.topic_id, {"retention.ms": str(HOUR_MS)})
+    with trap() as made:
+        process = subprocess.Popen(
+            command(tier, "retention", "--topic", tp.topic, "--apply"),
+            env=own_environment({**made.proxies(), **made.of_libpq(tmp_path)}),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        swept = ended(process)
+        assert swept.exit_code == 0, swept.stderr
+        assert list(swept.outcomes.values()) == ["DELETED"]
+        assert made.reached == 0
 
 
 @pytest.mark.long

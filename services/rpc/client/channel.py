@@ -14,7 +14,7 @@ import grpc
 
 from services.api.errors import InvalidRequestError
 from services.common.bounded_file import SecretFileError, read_secret
-from services.common.client_security import ClientSecurity, each_address
+from services.common.client_security import NO_PROXY, ClientSecurity, each_address
 from services.rpc.client.balanced import BalancedChannel
 from services.rpc.statuses import Peer
 from services.rpc.tls import POLL_INTERVAL_S, ReloadedTls, TlsFileError, TlsFiles, TlsMaterial
@@ -34,6 +34,7 @@ ChannelOptions: TypeAlias = tuple[tuple[str, int | str], ...]
 
 _CLIENT_OPTIONS: ChannelOptions = (
     *CHANNEL_OPTIONS,
+    *NO_PROXY,
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     # By default gRPC waits for a second after the first attempt, and up to two minutes.

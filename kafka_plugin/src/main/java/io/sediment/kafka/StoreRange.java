@@ -4,6 +4,7 @@ import io.sediment.kafka.StoreReadException.Scope;
 import java.io.IOException;
 import java.io.InputStream;
 import java.net.HttpURLConnection;
+import java.net.Proxy;
 import java.nio.charset.StandardCharsets;
 import java.util.Objects;
 import java.util.regex.Matcher;
@@ -47,7 +48,8 @@ final class StoreRange extends InputStream {
         block = new byte[(blockBytes - 1) / Chunk.PIECE_BYTES + 1][];
         HttpURLConnection opened = null;
         try {
-            opened = (HttpURLConnection) log.url().openConnection();
+            // The store is where the URL says, whatever proxies the JVM has.
+            opened = (HttpURLConnection) log.url().openConnection(Proxy.NO_PROXY);
             body = request(opened, startPosition);
             connection = opened;
         } catch (IOException e) {
