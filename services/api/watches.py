@@ -1,6 +1,6 @@
 """Define what a watch of partitions asks for and what it reports."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from services.api.ids import TopicIdPartition
@@ -21,14 +21,19 @@ class WatchedPartition:
     Attributes:
         after_revision: the last revision that the client knows: its first update reports the
             changes since then. None if the client knows nothing: earlier changes are not reported.
+        after_changed_at_us: `changed_at_us` of the update that had it. If the change of that
+            revision has another time, the database was set back. None: not compared.
     """
 
     topic_id_partition: TopicIdPartition
     after_revision: int | None = None
+    after_changed_at_us: int | None = None
 
     def __post_init__(self) -> None:
         if self.after_revision is not None:
             require_int64(self.after_revision, "after_revision")
+        if self.after_changed_at_us is not None:
+            require_int64(self.after_changed_at_us, "after_changed_at_us")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +58,16 @@ class PartitionUpdate:
         segments: what look-ups find or do not find any more, in the order of the changes.
         everything: anything may have changed: drop all answers of this partition. For example the
             partition was deleted, or its audit trail no longer has all changes since the revision
-            that the client named.
+            that the client named, or the database was set back since.
+        changed_at_us: when the change of this revision was made, by the database's clock,
+            microseconds since 1970; 0 if there is none. With it the revision names one history.
     """
 
     place: int
     revision: int
     segments: tuple[ChangedSegment, ...] = ()
     everything: bool = False
+    changed_at_us: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

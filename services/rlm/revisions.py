@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import islice
@@ -43,6 +44,8 @@ class Revisions:
         self._clock = clock
         self._lock = threading.Lock()
         self._known: dict[TopicIdPartition, int] = {}
+        self._watched: dict[TopicIdPartition, tuple[int, int]] = {}
+        self._resets: Counter[TopicIdPartition] = Counter()
         self._at_s = 0.0
         self._watch: _Watch | None = None
         self._is_watching_allowed = False
@@ -97,6 +100,7 @@ class Revisions:
             polled |= self._ask(batch)
         with self._lock:
             self._known, self._at_s = polled, at_s
+            self._watched = {name: at for name, at in self._watched.items() if name in polled}
 
     def of(self, name: TopicIdPartition) -> int | None:
         """Return the latest revision; None if it is unknown or too old."""
@@ -104,6 +108,14 @@ class Revisions:
             if self._clock() - self._at_s > self._max_age_s:
                 return None
             return self._known.get(name)
+
+    def resets(self, name: TopicIdPartition) -> int:
+        """Return how often anything may have changed, for example as the database was set back.
+
+        The same revision means nothing then: it may be another change.
+        """
+        with self._lock:
+            return self._resets[name]
 
     def _ask(self, names: Sequence[TopicIdPartition]) -> dict[TopicIdPartition, int]:
         """Return the revisions of all partitions that RLMM accepts.
@@ -129,7 +141,10 @@ class Revisions:
 
     def _read(self, watch: "_Watch") -> None:
         """Read one watch until it fails or another one takes its place."""
-        watched = [WatchedPartition(name) for name in watch.accepted]
+        with self._lock:
+            watched = [
+                WatchedPartition(name, *self._watched.get(name, ())) for name in watch.accepted
+            ]
         live = 0
         try:
             with closing(self._rlmm.watch_partitions(watched)) as updates:
@@ -159,7 +174,10 @@ class Revisions:
             if watch is not self._watch:
                 return False
             for each in update.partitions:
-                self._known[watch.accepted[each.place]] = each.revision
+                name = watch.accepted[each.place]
+                self._known[name] = each.revision
+                self._watched[name] = each.revision, each.changed_at_us
+                self._resets[name] += each.everything
             self._at_s = max(self._at_s, watch.began_s + update.complete_through_ms / 1000)
             watch.note_progress(update.complete_through_ms, self._clock())
             return True

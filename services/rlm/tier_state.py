@@ -236,6 +236,7 @@ class TierState:
         self._lock = threading.Lock()
         self._tier = Tier()
         self._changes_here = self._changes_seen = 0
+        self._resets_seen = 0
         self._began_s = 0.0
         self._current_s: float | None = None
         self._failed_s: float | None = None
@@ -260,7 +261,7 @@ class TierState:
         """
         if self._revisions is None or self._tier.revision is None:
             return False
-        if self._changes_here != self._changes_seen:
+        if self._changes_here != self._changes_seen or self._resets() != self._resets_seen:
             return False
         return self._revisions.of(self._name) == self._tier.revision
 
@@ -281,10 +282,18 @@ class TierState:
         with self._lock:
             return self._refresh()
 
+    def _resets(self) -> int:
+        return 0 if self._revisions is None else self._revisions.resets(self._name)
+
     def _refresh(self, listed: OnListed = _ignore) -> Tier:
         began_s = self._began_s = time.monotonic()
+        known, resets = self._tier.revision, self._resets()
+        if resets != self._resets_seen:
+            known = None
+            self.gaps.forget()
+            self.raised_log_start.forget()
         try:
-            page = self._page("", self._tier.revision)
+            page = self._page("", known)
             if not page.not_modified:
                 self._tier = self._read(page, listed)
                 self.listing_s = time.monotonic() - began_s
@@ -295,7 +304,7 @@ class TierState:
             raise
         # From before the call: what it returned may be as old.
         self._current_s, self._failed_s = began_s, None
-        self._changes_seen = self._changes_here
+        self._changes_seen, self._resets_seen = self._changes_here, resets
         return self._tier
 
     def recent(self, max_age_s: float) -> Tier | None:
@@ -412,6 +421,11 @@ class RecordedGaps:
     def last_seen(self) -> tuple[OffsetGap, ...]:
         return self._gaps
 
+    def forget(self) -> None:
+        """Read them again, whatever the revision."""
+        with self._lock:
+            self._revision = None
+
     def refresh(self, tier: Tier) -> tuple[OffsetGap, ...]:
         """Return the gaps in RLMM at the tier's revision, or later.
 
@@ -455,6 +469,11 @@ class RaisedLogStart:
         self._name = topic_id_partition
         self._lock = threading.Lock()
         self._seen: _Seen | None = None
+
+    def forget(self) -> None:
+        """Read it again, whatever the revision."""
+        with self._lock:
+            self._seen = None
 
     def last_seen(self, tier: Tier) -> int:
         """Return the result of `refresh` without RLMM; an unknown cause counts as retention."""

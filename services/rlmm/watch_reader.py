@@ -45,7 +45,8 @@ ENDED = Counter(
 
 _log = logging.getLogger(__name__)
 
-EVENT_COLUMNS = "topic_id, partition, revision, kind, to_state, segment_id"
+AT_US = "(extract(epoch FROM at) * 1000000)::bigint"
+EVENT_COLUMNS = f"topic_id, partition, revision, kind, to_state, segment_id, {AT_US} AS at_us"
 
 # The server's start time identifies the server: after a failover, transactions that only the
 # failed server had may have had ids that the new one uses again.

@@ -33,7 +33,15 @@ from services.rlmm.db import JsonRow, PartitionKey, Transactions, key_of, partit
 from services.rlmm.guards import TOPIC_FIELD, check_topic_name
 from services.rlmm.lookups import revisions
 from services.rlmm.shares import WatchedPartitions, WatchLimits
-from services.rlmm.watch_reader import ENDED, EVENT_COLUMNS, EventRow, Reader, Watch, stopping
+from services.rlmm.watch_reader import (
+    AT_US,
+    ENDED,
+    EVENT_COLUMNS,
+    EventRow,
+    Reader,
+    Watch,
+    stopping,
+)
 
 MAX_MISSED = 10_000
 """The most earlier changes that the first update of a watch reports one by one."""
@@ -52,6 +60,17 @@ MISSED = f"""
             AND revision > wanted.after_revision
         ORDER BY revision LIMIT {MAX_MISSED_OF_PARTITION}
     ) AS changed"""
+
+_OF_REVISION = f"""
+    SELECT {AT_US} FROM events
+    WHERE topic_id = wanted.topic_id AND partition = wanted.partition"""
+
+# Two histories of a partition have the same revisions, and make no change at the same time.
+TIMES = f"""
+    SELECT wanted.place, ({_OF_REVISION} AND revision = wanted.present) AS present_us,
+        ({_OF_REVISION} AND revision = wanted.known) AS known_us
+    FROM json_to_recordset(%(rows)s) AS wanted (
+        place int, topic_id uuid, partition int, present bigint, known bigint)"""
 
 _CHANGES_LOOK_UPS = {
     state.value: state
@@ -79,7 +98,7 @@ class _Changes:
 class _Known:
     """What a watch has reported: the revision of each of its partitions.
 
-    It lasts as long as the watch, and a process has many: each partition costs two words here.
+    It lasts as long as the watch, and a process has many: each partition costs three words here.
     """
 
     def __init__(self, partitions: Sequence[WatchedPartition]) -> None:
@@ -88,6 +107,7 @@ class _Known:
         topics = (each.topic_id_partition.topic for each in partitions)
         self._topics = [names.setdefault(topic, topic) for topic in topics]
         self.revisions = array("q", [each.after_revision or 0 for each in partitions])
+        self.changed_at_us = array("q", bytes(8 * len(partitions)))
 
     def take(self, events: Iterable[tuple[int, EventRow]]) -> dict[int, _Changes]:
         """Return the changes of events that are not reported yet, by the partition's place.
@@ -107,6 +127,7 @@ class _Known:
             if event.revision != reported + 1:
                 change.everything = True  # The audit trail has lost events between the two.
             self.revisions[place] = event.revision
+            self.changed_at_us[place] = event.at_us
             state = _CHANGES_LOOK_UPS.get(event.to_state)
             if event.kind == "SEGMENT" and state is not None:
                 change.segments.append(ChangedSegment(event.segment_id, state))
@@ -116,7 +137,8 @@ class _Known:
 
     def update_of(self, place: int, change: _Changes) -> PartitionUpdate:
         segments = () if change.everything else tuple(change.segments)
-        return PartitionUpdate(place, self.revisions[place], segments, change.everything)
+        revision, at_us = self.revisions[place], self.changed_at_us[place]
+        return PartitionUpdate(place, revision, segments, change.everything, at_us)
 
 
 class Watches:
@@ -230,15 +252,23 @@ class Watches:
         missed = self._transactions.read(
             lambda connection: _missed_events(connection, partitions, present)
         )
+        times = self._transactions.read(lambda connection: _times(connection, partitions, present))
         known = _Known(partitions)
         changes = known.take(missed)
         for place, each in enumerate(partitions):
             change = changes.setdefault(place, _Changes())
+            present_us, known_us = times.get(place, (0, 0))
             if each.after_revision is None:
                 known.revisions[place] = present[place]
-            elif known.revisions[place] < present[place] or each.after_revision > present[place]:
+            elif (
+                known.revisions[place] < present[place]
+                or each.after_revision > present[place]
+                or each.after_changed_at_us not in (None, known_us)
+            ):
                 change.everything = True
                 known.revisions[place] = present[place]
+            if known.revisions[place] == present[place]:
+                known.changed_at_us[place] = present_us
         return known, tuple(known.update_of(place, changes[place]) for place in range(len(tps)))
 
 
@@ -254,6 +284,24 @@ def _places_of(partitions: Sequence[WatchedPartition]) -> dict[PartitionKey, int
                 f"partitions[{place}]: is partitions[{first}] too; name it once"
             )
     return places
+
+
+def _times(
+    connection: Connection, partitions: Sequence[WatchedPartition], present: Sequence[int]
+) -> dict[int, tuple[int, int]]:
+    """Read when the present and the known revision were made, by place; 0 if there is no event."""
+    wanted: list[JsonRow] = [
+        {
+            **partition_row(key_of(each.topic_id_partition)),
+            "place": place,
+            "present": revision,
+            "known": each.after_revision,
+        }
+        for place, (each, revision) in enumerate(zip(partitions, present, strict=True))
+        if revision
+    ]
+    rows = run(connection, TIMES, wanted) if wanted else ()
+    return {row.place: (row.present_us or 0, row.known_us or 0) for row in rows}
 
 
 def _missed_events(

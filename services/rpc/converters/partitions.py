@@ -167,13 +167,15 @@ def watched_to_proto(watched: WatchedPartition) -> pb.WatchedPartition:
     return pb.WatchedPartition(
         topic_id_partition=topic_id_partition_to_proto(watched.topic_id_partition),
         after_revision=watched.after_revision,
+        after_changed_at_us=watched.after_changed_at_us,
     )
 
 
 def watched_from_proto(message: pb.WatchedPartition) -> WatchedPartition:
     tp = partition_of(message)
     after_revision = message.after_revision if message.HasField("after_revision") else None
-    return WatchedPartition(tp, after_revision)
+    has_time = message.HasField("after_changed_at_us")
+    return WatchedPartition(tp, after_revision, message.after_changed_at_us if has_time else None)
 
 
 def watch_update_to_proto(update: WatchUpdate) -> pb.WatchPartitionsResponse:
@@ -190,6 +192,7 @@ def watch_update_to_proto(update: WatchUpdate) -> pb.WatchPartitionsResponse:
                     for segment in each.segments
                 ],
                 everything=each.everything,
+                changed_at_us=each.changed_at_us,
             )
             for each in update.partitions
         ],
@@ -211,6 +214,7 @@ def watch_update_from_proto(message: pb.WatchPartitionsResponse) -> WatchUpdate:
                     for segment in each.segments
                 ),
                 each.everything,
+                each.changed_at_us,
             )
             for each in message.partitions
         ),

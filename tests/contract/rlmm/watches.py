@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -111,6 +112,25 @@ class PartitionWatches(RlmmContractPart):
         finished(rlmm, tp, 0, 9)
         with watching(rlmm, WatchedPartition(tp, 3)) as updates:
             assert next(updates).partitions == (PartitionUpdate(0, 2, everything=True),)
+
+    def test_a_revision_whose_change_has_another_time_changes_everything(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        """As the same revision of a database that was set back, and has passed it since."""
+        finished(rlmm, tp, 0, 9)
+        with watching(rlmm, tp) as updates:
+            (first,) = next(updates).partitions
+            finished(rlmm, tp, 10, 19)
+            live = updates_up_to(updates, 4)[-1]
+        assert 0 < first.changed_at_us < live.changed_at_us
+        for known in (first, live):
+            same = WatchedPartition(tp, known.revision, known.changed_at_us)
+            with watching(rlmm, same) as updates:
+                (resumed,) = next(updates).partitions
+            assert (resumed.everything, resumed.changed_at_us) == (False, live.changed_at_us)
+            other = replace(same, after_changed_at_us=known.changed_at_us + 1)
+            with watching(rlmm, other) as updates:
+                assert next(updates).partitions == (PartitionUpdate(0, 4, everything=True),)
 
     def test_too_many_missed_changes_change_everything(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition

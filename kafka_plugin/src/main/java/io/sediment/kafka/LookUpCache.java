@@ -87,7 +87,7 @@ final class LookUpCache {
         Watched state = watched.get(question.partition());
         boolean isSmall = answer.isEmpty()
             || answer.get().segmentLeaderEpochs().size() <= MAX_EPOCHS;
-        if (isSmall && state != null && state.revision.isPresent() && state.version == version) {
+        if (isSmall && state != null && state.known.isPresent() && state.version == version) {
             answers.computeIfAbsent(question.partition(), partition -> new Answers())
                 .hold(question, answer);
         }
@@ -101,10 +101,13 @@ final class LookUpCache {
             watched.computeIfAbsent(partition, added -> new Watched(++changes)));
     }
 
-    /** Return the revision up to which a partition's changes are known. */
-    synchronized OptionalLong revision(TopicIdPartition partition) {
-        Watched state = watched.get(partition);
-        return state == null ? OptionalLong.empty() : state.revision;
+    /** The revision up to which a partition's changes are known, and when its change was made. */
+    record Known(long revision, long changedAtUs) {
+    }
+
+    /** Return what is known of a partition. */
+    synchronized Optional<Known> known(TopicIdPartition partition) {
+        return Optional.ofNullable(watched.get(partition)).flatMap(state -> state.known);
     }
 
     /** Apply an update of a watch: drop the partition's answers if its segments have changed. */
@@ -113,10 +116,10 @@ final class LookUpCache {
         if (state == null) {
             return;
         }
-        if (update.getEverything() || update.getSegmentsCount() > 0 || state.revision.isEmpty()) {
+        if (update.getEverything() || update.getSegmentsCount() > 0 || state.known.isEmpty()) {
             drop(partition);
         }
-        state.revision = OptionalLong.of(update.getRevision());
+        state.known = Optional.of(new Known(update.getRevision(), update.getChangedAtUs()));
     }
 
     /** Drop a partition's answers: this broker has changed it, or may have. */
@@ -142,7 +145,7 @@ final class LookUpCache {
 
     /** A watched partition. */
     private static final class Watched {
-        private OptionalLong revision = OptionalLong.empty();
+        private Optional<Known> known = Optional.empty();
         private long version;
 
         Watched(long version) {

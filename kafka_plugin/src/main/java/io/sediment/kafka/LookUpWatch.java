@@ -197,7 +197,12 @@ final class LookUpWatch implements AutoCloseable {
         for (TopicIdPartition partition : wanted) {
             WatchedPartition.Builder watched = WatchedPartition.newBuilder()
                 .setTopicIdPartition(Conversions.toMessage(partition));
-            cache.revision(partition).ifPresent(watched::setAfterRevision);
+            cache.known(partition).ifPresent(known -> {
+                watched.setAfterRevision(known.revision());
+                if (known.changedAtUs() != 0) {
+                    watched.setAfterChangedAtUs(known.changedAtUs());
+                }
+            });
             request.addPartitions(watched);
         }
         return request.build();

@@ -15,7 +15,6 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.OptionalLong;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 
@@ -205,7 +204,7 @@ class LookUpCacheTest {
         cache.update(Samples.PARTITION, revision(6).build());
 
         assertEquals(SEGMENT, answer(Optional.empty()));
-        assertEquals(OptionalLong.of(6), cache.revision(Samples.PARTITION));
+        assertEquals(6, cache.known(Samples.PARTITION).orElseThrow().revision());
     }
 
     @Test
@@ -215,7 +214,7 @@ class LookUpCacheTest {
         cache.watch(List.of(Samples.partition(9)));
 
         assertTrue(cache.find(QUESTION).isEmpty());
-        assertEquals(OptionalLong.empty(), cache.revision(Samples.PARTITION));
+        assertTrue(cache.known(Samples.PARTITION).isEmpty());
     }
 
     @Test

@@ -14,7 +14,6 @@ import io.sediment.tieredstorage.v1.RemoteLogMetadataManagerGrpc.RemoteLogMetada
 import io.sediment.tieredstorage.v1.WatchPartitionsRequest;
 import io.sediment.tieredstorage.v1.WatchPartitionsResponse;
 import java.util.List;
-import java.util.OptionalLong;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -64,6 +63,7 @@ class LookUpWatchTest {
 
         assertEventually(() -> rlmm.watches.size() == 2, "watched again");
         assertEquals(8, rlmm.watches.get(1).getPartitions(0).getAfterRevision());
+        assertEquals(8_000, rlmm.watches.get(1).getPartitions(0).getAfterChangedAtUs());
     }
 
     @Test
@@ -88,7 +88,7 @@ class LookUpWatchTest {
     private void heartbeat(long revision, long completeThroughMs) {
         rlmm.send(revision, completeThroughMs);
         assertEventually(
-            () -> cache.revision(Samples.PARTITION).equals(OptionalLong.of(revision)), "taken");
+            () -> cache.known(Samples.PARTITION).orElseThrow().revision() == revision, "taken");
     }
 
     /** Refuses some watches, and sends what the test wants in the others. */
@@ -99,7 +99,8 @@ class LookUpWatchTest {
 
         void send(long revision, long completeThroughMs) {
             watcher.onNext(WatchPartitionsResponse.newBuilder()
-                .addPartitions(PartitionUpdate.newBuilder().setRevision(revision))
+                .addPartitions(PartitionUpdate.newBuilder().setRevision(revision)
+                    .setChangedAtUs(1_000 * revision))
                 .setCompleteThroughMs(completeThroughMs)
                 .build());
         }
