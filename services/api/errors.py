@@ -11,6 +11,7 @@
     ├── DeletionRefusedError               FAILED_PRECONDITION  a hold, an owner, a lease
     ├── StoreNotFoundError                 FAILED_PRECONDITION  no such bucket or directory
     ├── StoreAccessDeniedError             FAILED_PRECONDITION  the store refuses RSM's credentials
+    ├── BodyTooLargeError                  FAILED_PRECONDITION  a proxy refuses a request's size
     ├── DirectReadRefusedError             FAILED_PRECONDITION  the log can only be streamed
     ├── ConcurrentUpdateError              ABORTED              expected revision did not match
     ├── CorruptSegmentError                DATA_LOSS            bytes do not match their digest
@@ -112,6 +113,13 @@ class StoreAccessDeniedError(RemoteStorageError):
 
     status = "FAILED_PRECONDITION"
     reason = "STORE_ACCESS_DENIED"
+
+
+class BodyTooLargeError(RemoteStorageError):
+    """A proxy before the store refuses a request for its size, until an operator raises a limit."""
+
+    status = "FAILED_PRECONDITION"
+    reason = "BODY_TOO_LARGE"
 
 
 class DirectReadRefusedError(RemoteStorageError):

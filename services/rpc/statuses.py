@@ -145,6 +145,16 @@ def is_lost(error: grpc.RpcError) -> bool:
     return lost and _status_of_call(error) is None
 
 
+def was_ended_by_proxy(error: BaseException | None) -> bool:
+    """Return whether a call ended as none of our servers ends one: INTERNAL without a reason.
+
+    A proxy answers so when it resets the stream of a request that is too large for it.
+    """
+    if not isinstance(error, grpc.Call):
+        return False
+    return error.code() is grpc.StatusCode.INTERNAL and _status_of_call(error) is None
+
+
 def _no_handshake(details: str) -> bool:
     """Return whether a connection was opened, but TLS was not agreed on.
 

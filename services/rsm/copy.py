@@ -25,7 +25,7 @@ from services.api.remote_storage_manager import (
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.failpoints import failpoint
 from services.rsm.active_copies import ActiveCopies
-from services.rsm.backends.protocol import had_no_answer
+from services.rsm.backends.protocol import NoAnswerError, had_no_answer
 from services.rsm.deadline import ByteRate
 from services.rsm.delete import ObjectDeletes
 from services.rsm.digests import RunningDigest
@@ -101,6 +101,8 @@ class SegmentCopier:
         active_copies: ActiveCopies,
         require_open: Callable[[], None] = lambda: None,
         deployment_id: str = "",
+        *,
+        verify_writes: bool = False,
     ) -> None:
         """Set up copies to a location.
 
@@ -108,6 +110,7 @@ class SegmentCopier:
             deployment_id: for the manifests; empty for none.
             require_open: raises unless the store is known to be this deployment's; active copies
                 then fail.
+            verify_writes: ask the store for each object before the copy is acknowledged.
         """
         self._location = location
         self._backend = location.backend
@@ -117,6 +120,7 @@ class SegmentCopier:
         self._active_copies = active_copies
         self._require_open = require_open
         self._deployment_id = deployment_id
+        self._verify_writes = verify_writes
 
     def copy(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
         """Copy a segment and return the custom metadata of the copy that counts.
@@ -144,6 +148,9 @@ class SegmentCopier:
         attempt = secrets.token_hex(8)
         try:
             manifest = self._write_files(metadata, data, keys, attempt)
+            self._require_kept(keys.log(attempt), manifest.log.size_bytes)
+            indexes = sum(each.size_bytes for each in manifest.indexes.values())
+            self._require_kept(keys.indexes(attempt), indexes)
             wait_for_turn()
             self._require_open()
         except BaseException:
@@ -207,7 +214,9 @@ class SegmentCopier:
         why: RemoteStorageError
         is_taken = False
         try:
-            if self._backend.put_if_absent(keys.manifest, mine.to_bytes()):
+            written = mine.to_bytes()
+            if self._backend.put_if_absent(keys.manifest, written):
+                self._require_kept(keys.manifest, len(written))
                 return mine
             is_taken = True
             why = RetriableRemoteStorageError(f"{keys.manifest}: deleted during the copy; retry")
@@ -233,6 +242,17 @@ class SegmentCopier:
                 raise
             _log_leftovers(keys, mine, e)
             raise why from None
+
+    def _require_kept(self, key: str, size_bytes: int) -> None:
+        """Check, if it is asked for, that the store has an object that it has acknowledged."""
+        found = self._backend.describe(key) if self._verify_writes else None
+        if not self._verify_writes or (found is not None and found.size_bytes == size_bytes):
+            return
+        kept = "does not have it" if found is None else f"has {found.size_bytes:,} of it"
+        raise RetriableRemoteStorageError(
+            f"{key} in {self._location}: the store acknowledged {size_bytes:,} bytes and {kept}; "
+            "retry, and see what the store or a proxy before it does with writes"
+        ) from NoAnswerError()
 
     def _require_same_segment(self, keys: SegmentKeys, counting: Manifest, mine: Manifest) -> None:
         """Check that a repeated copy has the bytes of the copy that counts.

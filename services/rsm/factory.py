@@ -79,6 +79,7 @@ def build_manager(
         others=locations.others,
         start_up=build_start_up(settings, locations, checked_first=checked_first),
         waiter=waiter,
+        verify_writes=settings.verify_writes,
         direct_read_s=settings.direct_read_expiry_s if settings.direct_reads else 0,
     )
 

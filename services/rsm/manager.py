@@ -47,6 +47,8 @@ class ObjectRemoteStorageManager:
         start_up: StartUp | None = None,
         waiter: Waiter | None = None,
         direct_read_s: int = 0,
+        *,
+        verify_writes: bool = False,
     ) -> None:
         """Set up the manager without a request to the store.
 
@@ -55,6 +57,7 @@ class ObjectRemoteStorageManager:
             others: earlier locations.
             start_up: None: check only the presence of the store.
             waiter: the same as the backends'.
+            verify_writes: ask the store for each object of a copy before it is acknowledged.
             direct_read_s: for how long URLs of OpenLogSegment are valid, s; 0: none are given.
         """
         self._backend = location.backend
@@ -79,6 +82,7 @@ class ObjectRemoteStorageManager:
             active_copies,
             self._require_open,
             deployment_id,
+            verify_writes=verify_writes,
         )
         self._reader = SegmentReader(
             locations, verification or ReadVerification("off", cache_bytes=0), self._index_cache

@@ -203,6 +203,11 @@ class RsmSettings(ServiceSettings):
         "with DATA_LOSS if its manifest is missing or wrong. The manifest is read once for each "
         "segment while it is cached.",
     )
+    verify_writes: bool = Field(
+        default=False,
+        description="Before a copy is acknowledged, ask the store for the size of each of its "
+        "three objects: for stores that acknowledge what they do not keep. Three requests a copy.",
+    )
     digest_cache_bytes: int = Field(
         default=16 * _MIB,
         ge=_MIB // 16,

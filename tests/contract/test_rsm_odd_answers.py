@@ -108,3 +108,34 @@ def test_a_wrong_etag_of_a_part_may_be_retried(
     with pytest.raises(RetriableRemoteStorageError, match="a wrong ETag"):
         rsm.copy_log_segment_data(metadata, TWO_PARTS.data())
     assert rsm.copy_log_segment_data(metadata, TWO_PARTS.data())
+
+
+DROPPED = Answer(200, page=" ", etag='"0123456789abcdef0123456789abcdef"')
+"""A store that acknowledges a PUT and drops it."""
+
+
+@pytest.mark.parametrize(("skip", "kind"), [(0, "indexes"), (1, "manifest")])
+def test_a_dropped_write_is_found_at_the_copy_if_writes_are_verified(
+    proxy: HttpProxy, settings: RsmSettings, skip: int, kind: str
+) -> None:
+    verified = settings.model_copy(update={"verify_writes": True})
+    with rsm_behind(proxy, verified, retries=0) as rsm:
+        proxy.faults.add(DROPPED, operation="PutObject", skip=skip)
+        metadata = a_segment(len(TWO_PARTS.log))
+        with pytest.raises(
+            RetriableRemoteStorageError, match=r"acknowledged .* does not have it"
+        ) as e:
+            copied(rsm, TWO_PARTS, metadata)
+        assert f".{kind}" in str(e.value)
+        proxy.forget_requests()
+        again = copied(rsm, TWO_PARTS, metadata)
+        assert proxy.counts()["HeadObject"] == 3
+        assert fetched(rsm, again) == TWO_PARTS.log
+
+
+def test_writes_are_not_verified_by_default(
+    proxy: HttpProxy, rsm: ObjectRemoteStorageManager
+) -> None:
+    proxy.forget_requests()
+    copied(rsm, TWO_PARTS)
+    assert proxy.counts()["HeadObject"] == 0

@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc
 
-from services.api.errors import RemoteStorageError
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.remote_storage_manager import (
     CURRENT_LOCATION,
     IndexType,
@@ -27,7 +27,7 @@ from services.rpc.converters import storage as convert
 from services.rpc.converters.shared import index_type as index_types
 from services.rpc.converters.shared import metadata_to_proto
 from services.rpc.converters.storage import copy_to_proto
-from services.rpc.statuses import outcome_of
+from services.rpc.statuses import outcome_of, was_ended_by_proxy
 from services.rpc.wire import copying_method, fetching_method, request_to_wire
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
@@ -66,7 +66,16 @@ class RemoteStorageManagerClient:
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
         messages = map(request_to_wire, copy_to_proto(metadata, data))
-        reply = call_with_stream(self._copy, messages, self._peer, self._copy_timeout_s)
+        try:
+            reply = call_with_stream(self._copy, messages, self._peer, self._copy_timeout_s)
+        except RetriableRemoteStorageError as e:
+            if was_ended_by_proxy(e.__cause__):
+                size = sum(file.size_bytes for file in data.files)
+                raise RetriableRemoteStorageError(
+                    f"{e}; a proxy between here and RSM ended the copy of {size:,} bytes: raise "
+                    "its limit of a request's size (nginx: client_max_body_size 0), and see its log"
+                ) from e
+            raise
         return reply.custom_metadata if reply.HasField("custom_metadata") else None
 
     def fetch_log_segment(

@@ -146,7 +146,7 @@ class SignedRequests:
     def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
         crc = crc32c(data) if crc is None else crc
         response = self.request("PUT", key, body=data, headers=checksum(crc))
-        _require_put(response, crc, self._target.named(key))
+        _require_put(response, crc, f"{self._target.named(key)} ({len(data):,} bytes)")
 
     def put_if_none_match(self, key: str, data: bytes) -> bool:
         """Write an object unless the key is taken; return False if another request took it.
@@ -326,7 +326,8 @@ class SignedRequests:
         retries: Retry | None = None,
     ) -> BaseHTTPResponse:
         response = self.request(method, key, query, body, headers, retries)
-        _raise_unless_success(response, f"{method} {self._target.named(key)}")
+        size = f" ({len(body):,} bytes)" if body else ""
+        _raise_unless_success(response, f"{method} {self._target.named(key)}{size}")
         return response
 
     def request(

@@ -7,6 +7,7 @@ takes from the same RSM_RETRIES as the request before it, and each MiB that arri
 import logging
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self, cast
 from xml.etree import ElementTree
@@ -18,6 +19,7 @@ from urllib3.exceptions import HTTPError, MaxRetryError, ProtocolError
 
 from services.api.calls import current_call
 from services.api.errors import (
+    BodyTooLargeError,
     CorruptSegmentError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
@@ -208,6 +210,11 @@ def error_for(code: str | None, status: int, what: str) -> RemoteStorageError:
         text += "; set the clock of this host, or the store's"
     if code == "InvalidPart":
         text += "; a part is missing, or the store answered a wrong ETag for it"
+    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        return BodyTooLargeError(
+            f"{text}: a proxy before the store refuses this size; raise its limit above "
+            "RSM_PART_SIZE_BYTES (nginx: client_max_body_size), or lower RSM_PART_SIZE_BYTES"
+        )
     if code == "NoSuchKey":
         return RemoteResourceNotFoundError(text)
     if code == "NoSuchBucket":

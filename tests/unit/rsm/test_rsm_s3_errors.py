@@ -3,6 +3,7 @@
 import pytest
 
 from services.api.errors import (
+    BodyTooLargeError,
     CorruptSegmentError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
@@ -52,6 +53,7 @@ from services.rsm.backends.s3_retry import error_for, s3_errors
         (None, 403, StoreAccessDeniedError),
         ("InvalidObjectState", 403, RemoteStorageError),
         ("NotImplemented", 501, RemoteStorageError),
+        (None, 413, BodyTooLargeError),
         (None, 400, RemoteStorageError),
     ],
 )
