@@ -150,7 +150,8 @@ final class LeadershipNotices implements AutoCloseable {
             }
             Map<TopicIdPartition, Role> roles = nextPending();
             return roles.isEmpty() || sendRoles(roles);
-        } catch (RuntimeException e) {
+        } catch (RuntimeException | Error e) {
+            // An Error: a thread of the call cannot be started, for example.
             // Without this thread no partition would ever be ready again.
             LOG.error("sending partitions' roles to RLMM failed; retrying", e);
             return false;

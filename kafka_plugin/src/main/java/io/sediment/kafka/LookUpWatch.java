@@ -98,7 +98,6 @@ final class LookUpWatch implements AutoCloseable {
     private void run() {
         try {
             while (true) {
-                awaitPartitions();
                 watchOrPause();
             }
         } catch (InterruptedException e) {
@@ -121,6 +120,7 @@ final class LookUpWatch implements AutoCloseable {
 
     private void watchOrPause() throws InterruptedException {
         try {
+            awaitPartitions();
             watch();
         } catch (StatusException e) {
             String why = Failures.describe(e.getStatus());
@@ -137,9 +137,11 @@ final class LookUpWatch implements AutoCloseable {
                 pause(backoffMs);
                 backoffMs = Math.min(2 * backoffMs, MAX_BACKOFF_MS);
             }
-        } catch (RuntimeException e) {
-            // Without this thread every look-up would call RLMM until the broker restarts.
+        } catch (RuntimeException | Error e) {
+            // An Error: a thread of the call cannot be started, for example. Without this thread
+            // every look-up would call RLMM until the broker restarts.
             LOG.error("watching partitions in RLMM failed; watching again", e);
+            partitionsChanged();
             pause(MAX_BACKOFF_MS);
         }
     }

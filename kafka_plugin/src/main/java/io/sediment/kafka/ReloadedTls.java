@@ -77,7 +77,8 @@ final class ReloadedTls extends SslContext implements AutoCloseable {
             found = reload().orElse("");
         } catch (TlsFileException e) {
             found = e.getMessage() + KEPT;
-        } catch (RuntimeException e) {
+        } catch (RuntimeException | Error e) {
+            // The executor would not poll again.
             found = files.certificate() + ": " + e + KEPT;
         }
         // Key and certificate are written one after the other: a problem is one if it stays.

@@ -91,6 +91,30 @@ class LeadershipNoticesTest {
     }
 
     @Test
+    void noticesGoOnAfterNoThreadCouldBeStarted() {
+        AtomicInteger calls = new AtomicInteger();
+        var sender = new LeadershipNotices.Sender() {
+            @Override
+            public void onPartitionLeadershipChanges(
+                Map<TopicIdPartition, LeadershipNotices.Role> roles
+            ) {
+                if (calls.incrementAndGet() == 1) {
+                    throw new OutOfMemoryError("unable to create native thread");
+                }
+            }
+
+            @Override
+            public void onStopPartitions(Set<TopicIdPartition> partitions) {
+            }
+        };
+        try (var notices = new LeadershipNotices(sender, 1, 1, () -> { })) {
+            notices.announce(Set.of(LED), Set.of());
+            assertEventually(() -> notices.isTaken(LED), "the notice was sent again");
+        }
+        assertEquals(2, calls.get());
+    }
+
+    @Test
     void serviceThatIsAwayIsWaitedFor() {
         server.stop();
 

@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import io.grpc.ManagedChannel;
 import io.grpc.Status;
 import io.grpc.netty.NettyChannelBuilder;
+import io.grpc.stub.BlockingClientCall;
 import io.grpc.stub.StreamObserver;
 import io.sediment.tieredstorage.v1.PartitionUpdate;
 import io.sediment.tieredstorage.v1.RemoteLogMetadataManagerGrpc;
@@ -25,13 +26,14 @@ import org.junit.jupiter.api.Test;
 class LookUpWatchTest {
     private static final long MAX_AGE_NANOS = TimeUnit.MINUTES.toNanos(5);
     private final AtomicLong nowNanos = new AtomicLong(Long.MAX_VALUE - 1_000);
+    private final AtomicInteger missingThreads = new AtomicInteger();
     private final Rlmm rlmm = new Rlmm();
     private final LocalServer server = new LocalServer(rlmm);
     private final ManagedChannel channel =
         NettyChannelBuilder.forTarget(server.endpoint()).usePlaintext().build();
     private final LookUpCache cache = new LookUpCache(MAX_AGE_NANOS, nowNanos::get);
     private final LookUpWatch watch = new LookUpWatch(
-        request -> RemoteLogMetadataManagerGrpc.newBlockingV2Stub(channel).watchPartitions(request),
+        this::open,
         limit -> List.of(Samples.PARTITION), cache, nowNanos::get, 2);
 
     @AfterEach
@@ -76,6 +78,21 @@ class LookUpWatchTest {
         assertTrue(lines.get(0).contains("RLMM refuses to watch"), lines::toString);
         assertTrue(lines.get(1).contains("reports changes of the broker's partitions again"),
             lines::toString);
+    }
+
+    @Test
+    void watchGoesOnAfterNoThreadCouldBeStarted() {
+        missingThreads.set(1);
+        begin();
+
+        assertEquals(0, missingThreads.get());
+    }
+
+    private BlockingClientCall<?, WatchPartitionsResponse> open(WatchPartitionsRequest request) {
+        if (missingThreads.getAndUpdate(left -> Math.max(left - 1, 0)) > 0) {
+            throw new OutOfMemoryError("unable to create native thread");
+        }
+        return RemoteLogMetadataManagerGrpc.newBlockingV2Stub(channel).watchPartitions(request);
     }
 
     /** Watches, and waits for the first message, of revision 5. */
