@@ -27,6 +27,7 @@ from services.console.tier import Tier
 from services.console.timeline import timeline
 from services.console.topics import MAX_ROWS, ORDERS, TopicQuery, list_partitions, list_topics
 from services.rpc.server.policy import Policy
+from services.rpc.server.sockets import names_this_machine
 
 STATIC = Path(__file__).parent / "static"
 CHART_LIBRARY = STATIC / "vendor" / "uPlot.esm.js"
@@ -35,7 +36,6 @@ IDENTITY = "sediment.identity"
 """The key of the ASGI scope with the identity of the client certificate; None if it has none."""
 
 MAX_TEXT_LENGTH = 1_024
-_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 _HEADERS = {
     "content-security-policy": (
@@ -234,11 +234,7 @@ def _failed(request: Request, error: Exception) -> Response:
 
 
 class _Guarded:
-    """Adds the headers to every answer, and refuses names of other hosts.
-
-    In plaintext a page of another site could otherwise read this one: it lets its own name resolve
-    to 127.0.0.1, and the browser then takes both for one site.
-    """
+    """Adds the headers to every answer, and refuses names of other hosts in plaintext."""
 
     def __init__(self, app: ASGIApp, *, only_loopback_names: bool) -> None:
         self._app = app
@@ -252,13 +248,8 @@ class _Guarded:
 
         if scope["type"] == "http" and self._only_loopback_names:
             host = Headers(scope=scope).get("host", "")
-            if _without_port(host) not in _LOOPBACK_NAMES:
+            if not names_this_machine(host):
                 text = "open the console by the name localhost or 127.0.0.1"
                 await JSONResponse({"error": text}, 421)(scope, receive, send_with_headers)
                 return
         await self._app(scope, receive, send_with_headers)
-
-
-def _without_port(host: str) -> str:
-    name, separator, port = host.rpartition(":")
-    return name if separator and port.isdecimal() else host

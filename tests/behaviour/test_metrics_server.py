@@ -4,8 +4,8 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
-from http.client import HTTPException
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -55,6 +55,21 @@ def test_the_metrics_show_whether_grpc_is_plaintext(
     with urlopen(url, timeout=60, context=context) as answer:
         lines = str(answer.read(), "utf-8").splitlines()
     assert f"sediment_plaintext {0.0 if has_tls else 1.0}" in lines
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_on_this_machine_another_sites_name_is_refused(cleanup: ExitStack, host: str) -> None:
+    address = start_metrics(f"{host}:0", cleanup)
+
+    def code(name: str) -> int:
+        connection = HTTPConnection(address, timeout=60)
+        with closing(connection):
+            connection.request("GET", "/metrics", headers={"Host": name})
+            return connection.getresponse().status
+
+    port = address.rpartition(":")[2]
+    names = ["localhost", f"localhost:{port}", address, "site.example", f"site.example:{port}", ""]
+    assert [code(name) for name in names] == [200, 200, 200, 421, 421, 421]
 
 
 @pytest.mark.parametrize("has_tls", [False, True])

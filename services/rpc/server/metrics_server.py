@@ -11,6 +11,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 from prometheus_client import make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
+from services.rpc.server.sockets import names_this_machine
 from services.rpc.server.transport import Transport
 from services.rpc.tls import ReloadedTls
 
@@ -144,8 +145,23 @@ class _SilentHandler(WSGIRequestHandler):
         """Log nothing: requests are many."""
 
 
+def _for_this_machine(app: Any) -> Any:
+    """Refuse requests that name another host."""
+
+    def guarded(environ: Any, start_response: Any) -> Any:
+        if names_this_machine(environ.get("HTTP_HOST", "")):
+            return app(environ, start_response)
+        start_response("421 Misdirected Request", [("Content-Type", "text/plain")])
+        return [b"ask for the metrics by the name localhost or 127.0.0.1\n"]
+
+    return guarded
+
+
 def _listening(host: str, port: int, contexts: _TlsContexts | None) -> _Server:
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     made = type("_ServerOfFamily", (_Server,), {"address_family": family, "contexts": contexts})
-    server: _Server = make_server(host, port, make_wsgi_app(), made, _SilentHandler)
+    app = make_wsgi_app()
+    if contexts is None and names_this_machine(f"[{host}]" if ":" in host else host):
+        app = _for_this_machine(app)
+    server: _Server = make_server(host, port, app, made, _SilentHandler)
     return server

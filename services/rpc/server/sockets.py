@@ -29,6 +29,19 @@ def max_descriptors() -> int:
     return 1_000_000 if most == resource.RLIM_INFINITY else min(most, 1_000_000)
 
 
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+def names_this_machine(host: str) -> bool:
+    """Return whether a Host header, with a port or without, is a name of this machine.
+
+    In plaintext a page of another site could otherwise read what this machine serves: it lets its
+    own name resolve to 127.0.0.1, and the browser then takes both for one site.
+    """
+    name, separator, port = host.rpartition(":")
+    return (name if separator and port.isdecimal() else host) in _LOOPBACK_NAMES
+
+
 class SocketAccess:
     """The certificates and the policy of a service that has TLS.
 
