@@ -6,7 +6,7 @@ gigabytes, and what it inflates to is known only by inflating it.
 
 import gzip
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from io import BytesIO
 from typing import Protocol
@@ -45,12 +45,18 @@ def inflate(codec: Codec, data: bytes, limit_bytes: int) -> bytes:
         DamagedDataError: the data is damaged or cut off. Of zstd data that is cut off, the bytes
             before the cut are returned.
     """
+    return b"".join(inflated(codec, data, limit_bytes))
+
+
+def inflated(codec: Codec, data: bytes, limit_bytes: int) -> Iterator[bytes]:
+    """Decompress `data` piece by piece; hold one piece in memory. Raises as `inflate`."""
     try:
         if codec is Codec.NONE:
-            return data
-        if codec is Codec.SNAPPY:
-            return _inflate_snappy(data, limit_bytes)
-        return _read_all(_STREAMS[codec](BytesIO(data)), limit_bytes)
+            yield data
+        elif codec is Codec.SNAPPY:
+            yield from _inflate_snappy(data, limit_bytes)
+        else:
+            yield from _read_all(_STREAMS[codec](BytesIO(data)), limit_bytes)
     except (OSError, EOFError, RuntimeError, zlib.error, zstandard.ZstdError) as e:
         raise DamagedDataError(f"not valid {codec.name.lower()} data ({e})") from e
 
@@ -84,14 +90,12 @@ _STREAMS: dict[Codec, Callable[[BytesIO], _Readable]] = {
 }
 
 
-def _read_all(stream: _Readable, limit_bytes: int) -> bytes:
-    pieces: list[bytes] = []
+def _read_all(stream: _Readable, limit_bytes: int) -> Iterator[bytes]:
     size_bytes = 0
     while piece := stream.read(min(_PIECE_BYTES, limit_bytes + 1 - size_bytes)):
-        pieces.append(piece)
         size_bytes += len(piece)
         _require_within(size_bytes, limit_bytes)
-    return b"".join(pieces)
+        yield piece
 
 
 # A stream of blocks as xerial's library for Java writes it; other clients write one bare block.
@@ -101,11 +105,11 @@ _LENGTH_BYTES = 4
 _MAX_PREAMBLE_BYTES = 5
 
 
-def _inflate_snappy(data: bytes, limit_bytes: int) -> bytes:
+def _inflate_snappy(data: bytes, limit_bytes: int) -> Iterator[bytes]:
     if not data.startswith(_XERIAL_MAGIC):
         _require_within(_snappy_size(data), limit_bytes)
-        return _inflate_block(data)
-    pieces: list[bytes] = []
+        yield _inflate_block(data)
+        return
     size_bytes = 0
     at = _XERIAL_HEADER_BYTES
     while at < len(data):
@@ -116,8 +120,7 @@ def _inflate_snappy(data: bytes, limit_bytes: int) -> bytes:
             raise EOFError("a block is cut off")
         size_bytes += _snappy_size(block)
         _require_within(size_bytes, limit_bytes)
-        pieces.append(_inflate_block(block))
-    return b"".join(pieces)
+        yield _inflate_block(block)
 
 
 def _snappy_size(block: bytes) -> int:

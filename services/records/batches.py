@@ -206,6 +206,10 @@ class Batch(NamedTuple):
     data: memoryview
 
     @property
+    def leader_epoch(self) -> int:
+        return int.from_bytes(self.data[12:16], "big", signed=True)
+
+    @property
     def is_transactional(self) -> bool:
         return bool(self.attributes & _TRANSACTIONAL)
 

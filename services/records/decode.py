@@ -1,10 +1,12 @@
 """Decode the records of a batch into columns, within a limit of memory."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from struct import Struct
 
 from services.api.validation import INT64_MAX
-from services.common.inflate import Codec, DamagedDataError, InflatedTooLargeError, inflate
+from services.common.inflate import Codec, DamagedDataError, InflatedTooLargeError, inflated
 from services.records.batches import HEADER_BYTES, Batch
 
 MAX_RECORD_HEADERS = 10_000
@@ -20,6 +22,11 @@ _COUNT_AT = 57
 _INT = Struct(">i")
 _LONG = Struct(">q")
 _ROW_BYTES = 64
+_FEW_RECORDS = 1_000
+"""So many records are decoded whatever the limit of bytes is."""
+
+_TIMED_BYTES = 32
+"""At least as many as the numbers at the beginning of a record, up to its offset, can have."""
 
 
 class UnreadableRecordsError(Exception):
@@ -59,29 +66,66 @@ def decode(batch: Batch, first: int, last: int, limit_bytes: int, into: RecordCo
         UnreadableRecordsError: they have more, or are not records.
     """
     data = decompressed(batch, limit_bytes)
-    try:
+    with _damage_named(batch, limit_bytes):
         _append(batch, data, first, last, into)
-    except DamagedDataError as e:
-        raise _unreadable(batch, f"cannot be decoded: {e}") from e
-    except IndexError as e:
-        raise _unreadable(batch, "cannot be decoded: a record is cut off") from e
 
 
 def decompressed(batch: Batch, limit_bytes: int) -> bytes:
     """Return the records of a verified batch, not decoded.
 
     Raises:
-        UnreadableRecordsError: they have more than `limit_bytes`, or are damaged.
+        UnreadableRecordsError: they have more than `limit_bytes`, are damaged, or are so many that
+            they take more when they are decoded.
     """
+    (count,) = _INT.unpack_from(batch.data, _COUNT_AT)
+    most = max(limit_bytes // _ROW_BYTES, _FEW_RECORDS)
+    if count > most:
+        raise _unreadable(
+            batch, f"has {count} records, of at most {most} for the limit of {limit_bytes} bytes"
+        )
+    with _damage_named(batch, limit_bytes):
+        return b"".join(_pieces(batch, limit_bytes))
+
+
+def timed_records(batch: Batch, limit_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield the time, ms, and the offset of each record of a verified batch, one after another.
+
+    Records are read as they are decompressed: however many there are, a piece of them is in memory.
+
+    Raises:
+        UnreadableRecordsError: they have more than `limit_bytes`, or are not records.
+    """
+    (base_ms,) = _LONG.unpack_from(batch.data, _BASE_TIMESTAMP_AT)
+    (count,) = _INT.unpack_from(batch.data, _COUNT_AT)
+    is_append_time = bool(batch.attributes & _LOG_APPEND_TIME)
+    base, last_delta = batch.base_offset, batch.last_offset - batch.base_offset
+    with _damage_named(batch, limit_bytes):
+        pieces = _pieces(batch, limit_bytes)
+        data, at = b"", 0
+        for _ in range(count):
+            while len(data) < at + _TIMED_BYTES and (piece := next(pieces, None)) is not None:
+                data, at = data[at:] + piece, max(at - len(data), 0)
+            length, begin = _varint(data, at)
+            delta_ms, delta, _ = _deltas(data, begin + 1)
+            if length < 0 or not 0 <= delta <= last_delta:
+                raise DamagedDataError(f"a record has offset {base + delta}, outside of its batch")
+            yield batch.max_timestamp_ms if is_append_time else base_ms + delta_ms, base + delta
+            at = begin + length
+
+
+@contextmanager
+def _damage_named(batch: Batch, limit_bytes: int) -> Iterator[None]:
     try:
-        return _decompressed(batch, limit_bytes)
+        yield
     except InflatedTooLargeError as e:
         raise _unreadable(batch, f"inflates to more than the limit of {limit_bytes} bytes") from e
     except DamagedDataError as e:
         raise _unreadable(batch, f"cannot be decoded: {e}") from e
+    except IndexError as e:
+        raise _unreadable(batch, "cannot be decoded: a record is cut off") from e
 
 
-def _decompressed(batch: Batch, limit_bytes: int) -> bytes:
+def _pieces(batch: Batch, limit_bytes: int) -> Iterator[bytes]:
     number = batch.attributes & _CODEC_BITS
     try:
         codec = Codec(number)
@@ -90,7 +134,7 @@ def _decompressed(batch: Batch, limit_bytes: int) -> bytes:
     data = bytes(batch.data[HEADER_BYTES:])
     if len(data) > limit_bytes:
         raise InflatedTooLargeError
-    return inflate(codec, data, limit_bytes)
+    return inflated(codec, data, limit_bytes)
 
 
 def _append(batch: Batch, data: bytes, first: int, last: int, into: RecordColumns) -> None:

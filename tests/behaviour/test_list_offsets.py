@@ -1,12 +1,15 @@
 """Test offsets by time, by a special value and by leader epoch, over a log of Kafka's."""
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from struct import pack
 from threading import Barrier, Event
 from typing import Any
 
 import pytest
+import zstandard
 
 from demos.stage import link_log_dir
 from services.api.errors import InvalidRequestError
@@ -22,16 +25,31 @@ from services.api.offset_queries import (
 )
 from services.api.remote_log_manager import FetchError, IsolationLevel
 from services.api.remote_storage_manager import IndexType
+from services.common.inflate import Codec
 from services.records.decode import RecordColumns, decode
 from services.rlm.fetch.segment_reader import RemoteReadLimits
 from services.rlm.kafka_log.partition_dir import list_segments, read_lineage
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.harness.committed_reads import batches_in
 from tests.harness.databases import Databases
+from tests.harness.eventually import eventually
 from tests.harness.one_partition import GIVE_UP_S, Hang, TroubledPartition
-from tests.harness.ship_stack import BUNDLED, Stack, bundled_name, bytes_of, running_stack
+from tests.harness.ship_stack import (
+    BUNDLED,
+    Stack,
+    bundled_name,
+    bytes_of,
+    lose_rolled_segments,
+    running_stack,
+)
 from tests.harness.troubled_managers import FailingRlmm
-from tests.unit.rlm.kafka_bytes import NAME, high_watermarks, three_segments
+from tests.unit.rlm.kafka_bytes import (
+    NAME,
+    PartitionFiles,
+    batch,
+    high_watermarks,
+    three_segments,
+)
 
 TOPICS = ("payments", "mixed-codecs", "orders.eu-west", "clicks")
 NAMES = [bundled_name(topic) for topic in TOPICS]
@@ -84,8 +102,8 @@ def rlm_of(shipped: tuple[Stack, Path], place: str) -> OffsetService:
 def records_of(folder: Path) -> Timed:
     """Return (time, offset, leader epoch) of each record of a log, control records too."""
     columns = RecordColumns()
-    for batch in batches_in(bytes_of(folder)):
-        decode(batch, 0, 2**62, 2**30, columns)
+    for each in batches_in(bytes_of(folder)):
+        decode(each, 0, 2**62, 2**30, columns)
     return list(zip(columns.timestamps_ms, columns.offsets, columns.leader_epochs, strict=True))
 
 
@@ -290,6 +308,36 @@ def test_errors_are_of_their_query_alone(stack: Stack, log_dir: Path) -> None:
         FetchError.CORRUPT_MESSAGE,  # its records are not Kafka's
     ]
     assert [answer.offset for answer in answers] == [-1, -1, -1, 25, -1]
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_search_in_a_batch_of_millions_ends_with_its_time(
+    stack: Stack, log_dir: Path, is_local: bool
+) -> None:
+    """All records are older than the batch says."""
+    files = PartitionFiles(log_dir)
+    record = b"\x0c\0\0\0\1\1\0"
+    payload = zstandard.compress(record * 5_000_000)
+    files.segment(
+        0, [batch(0, 5_000_000, payload=payload, attributes=int(Codec.ZSTD), max_timestamp_ms=2000)]
+    )
+    files.file(0, ".timeindex").write_bytes(pack(">qi", 2000, 4_999_999))
+    files.snapshot(5_000_000)
+    files.segment(5_000_000, [batch(5_000_000)])
+    stack.ship(log_dir)
+    if not is_local:
+        lose_rolled_segments(log_dir)
+    rlm = stack.rlm(log_dir)
+
+    def found(time_ms: int) -> FoundOffset:
+        queries = OffsetQueries((OffsetQuery(NAME, time_ms),), timeout_ms=300)
+        return rlm.list_offsets(queries)[0]
+
+    before_s = time.process_time()
+    assert found(1500).error is FetchError.REQUEST_TIMED_OUT
+    eventually(lambda: all(pool.is_idle for pool in rlm.reader_pools))
+    assert time.process_time() - before_s < 0.6
+    assert (found(1000).timestamp_ms, found(1000).offset) == (1000, 0)
 
 
 @pytest.mark.parametrize("time_ms", [-7, -100])

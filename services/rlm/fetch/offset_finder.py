@@ -215,11 +215,14 @@ class _Search:
                 return self._earliest_pending_upload(bounds)
             case SpecialTime.MAX_TIMESTAMP:
                 log = view.log
-                return self._record(bounds, None if log is None else record_of_greatest_time(log))
+                return self._record(
+                    bounds, None if log is None else record_of_greatest_time(log, view.wait)
+                )
         start = bounds.log_start_offset
         found = first_in_tier(view, self._rlmm, time_ms, start)
         if found is None and view.log is not None:
-            found = first_in_log(view.log, time_ms, max(start, view.log.log_start_offset))
+            first = max(start, view.log.log_start_offset)
+            found = first_in_log(view.log, time_ms, first, view.wait)
         return self._record(bounds, found)
 
     def _record(self, bounds: Bounds, found: TimedRecord | None) -> FoundOffset:

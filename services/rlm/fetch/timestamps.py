@@ -4,17 +4,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
+from services.api.calls import current_call
 from services.api.lineage import SegmentLineage
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.validation import INT64_MAX
 from services.common.inflate import DEFAULT_LIMIT_BYTES
 from services.records.batches import Batch, BatchError
-from services.records.decode import RecordColumns, UnreadableRecordsError, decode
+from services.records.decode import UnreadableRecordsError, timed_records
 from services.records.runs import BatchRun
 from services.rlm.fetch.index_cache import damaged
 from services.rlm.fetch.partition_view import DamagedLogError, PartitionView
-from services.rlm.fetch.read_ahead import ReadTimeoutError
+from services.rlm.fetch.read_ahead import ReadTimeoutError, TierWait
 from services.rlm.fetch.segment_reader import local_runs
 from services.rlm.kafka_log.indexes import last_indexed_ms, offset_before
 from services.rlm.kafka_log.local_log import LocalLog
@@ -23,6 +24,9 @@ from services.rlm.kafka_log.partition_dir import LocalSegment
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _READ_BYTES = 256 * 1024
 """About how much is read from an entry of the time index to the record: entries are 4 KiB apart."""
+
+_RECORDS_AT_ONCE = 10_000
+"""So many are read before the search looks whether its caller still waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +97,14 @@ def _in_segment(
         runs = view.remote.runs(segment, first, _every_batch, _READ_BYTES, wait=view.wait)
         try:
             with closing(runs):
-                return _first_of(_batches(runs), time_ms, from_offset)
+                return _first_of(_batches(runs), time_ms, from_offset, view.wait)
         except (BatchError, UnreadableRecordsError) as e:
             raise damaged(segment, f"{e} of the copied log") from e
 
 
-def first_in_log(log: LocalLog, time_ms: int, from_offset: int) -> TimedRecord | None:
+def first_in_log(
+    log: LocalLog, time_ms: int, from_offset: int, wait: TierWait
+) -> TimedRecord | None:
     """Find the first record at or after `time_ms` in the local log.
 
     Source: UnifiedLog.searchOffsetInLocalLog.
@@ -114,13 +120,13 @@ def first_in_log(log: LocalLog, time_ms: int, from_offset: int) -> TimedRecord |
         if largest_ms is not None and largest_ms < time_ms:
             continue
         first = max(offset_before(segment, time_ms), from_offset)
-        found = _first_of(_local(log, segment, first), time_ms, from_offset)
+        found = _first_of(_local(log, segment, first), time_ms, from_offset, wait)
         if found is not None:
             return found
     return None
 
 
-def record_of_greatest_time(log: LocalLog) -> TimedRecord | None:
+def record_of_greatest_time(log: LocalLog, wait: TierWait) -> TimedRecord | None:
     """Find the first local record with the greatest time; None if no record has a time.
 
     Source: UnifiedLog.fetchOffsetByTimestamp, MAX_TIMESTAMP.
@@ -135,7 +141,8 @@ def record_of_greatest_time(log: LocalLog) -> TimedRecord | None:
             greatest_ms, place = largest_ms, segment
     if greatest_ms < 0:
         return None
-    return _first_of(_local(log, place, offset_before(place, greatest_ms)), greatest_ms, 0)
+    batches = _local(log, place, offset_before(place, greatest_ms))
+    return _first_of(batches, greatest_ms, 0, wait)
 
 
 def _largest_ms(log: LocalLog, segment: LocalSegment) -> int:
@@ -163,15 +170,22 @@ def _every_batch(_: int) -> bool:
     return True
 
 
-def _first_of(batches: Iterable[Batch], time_ms: int, from_offset: int) -> TimedRecord | None:
+def _first_of(
+    batches: Iterable[Batch], time_ms: int, from_offset: int, wait: TierWait
+) -> TimedRecord | None:
     """Find the first record; control records count, as in Kafka."""
     for batch in batches:
         if batch.max_timestamp_ms < time_ms:
             continue
-        records = RecordColumns()
-        decode(batch, from_offset, INT64_MAX, DEFAULT_LIMIT_BYTES, records)
-        timed = zip(records.timestamps_ms, records.offsets, records.leader_epochs, strict=True)
-        for timestamp_ms, offset, leader_epoch in timed:
-            if timestamp_ms >= time_ms:
-                return TimedRecord(timestamp_ms, offset, leader_epoch)
+        records = enumerate(timed_records(batch, DEFAULT_LIMIT_BYTES))
+        for number, (timestamp_ms, offset) in records:
+            if timestamp_ms >= time_ms and offset >= from_offset:
+                return TimedRecord(timestamp_ms, offset, batch.leader_epoch)
+            if number % _RECORDS_AT_ONCE == 0:
+                _require_time(wait, batch)
     return None
+
+
+def _require_time(wait: TierWait, batch: Batch) -> None:
+    if wait.left_s <= 0 or not current_call().is_active():
+        raise ReadTimeoutError(f"no record was found yet in the batch at {batch.base_offset}")

@@ -3,15 +3,23 @@
 import base64
 import gzip
 import json
+import tracemalloc
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from services.api.validation import INT64_MAX
 from services.common.inflate import Codec
 from services.records.batches import Batch, FileWindow, walk_batches
-from services.records.decode import RecordColumns, UnreadableRecordsError, decode
+from services.records.decode import (
+    RecordColumns,
+    UnreadableRecordsError,
+    decode,
+    timed_records,
+)
 from tests.harness.bombs import bomb, record_of_headers
 from tests.harness.parsers.of_logs import Content
 from tests.unit.rlm.kafka_bytes import batch
@@ -79,6 +87,40 @@ def record(value: bytes, delta: int = 0) -> bytes:
     varint = bytes([number]) if number < 0x80 else bytes([number & 0x7F | 0x80, number >> 7])
     body = b"\0\0" + varint + bytes([1, len(value) << 1]) + value + b"\0"
     return bytes([len(body) << 1]) + body
+
+
+def test_times_and_offsets_are_those_of_the_decoded_records() -> None:
+    """Of every codec, with pieces shorter than a batch."""
+    for log in sorted((DATA / "kafka-log").glob("*/*.log")):
+        with FileWindow(log) as window:
+            for each in walk_batches(window, 0, window.size_bytes, 0, verify=True):
+                columns = RecordColumns()
+                decode(each, 0, INT64_MAX, 64 * LIMIT_BYTES, columns)
+                expected = list(zip(columns.timestamps_ms, columns.offsets, strict=True))
+                assert list(timed_records(each, 64 * LIMIT_BYTES)) == expected
+
+
+def test_times_of_many_records_are_read_in_little_memory() -> None:
+    made = many_records(2_000_000)
+    assert made.size_bytes < 2_000
+    tracemalloc.start()
+    try:
+        assert list(islice(timed_records(made, 64 * LIMIT_BYTES), 40_000, 40_001)) == [(1000, 5)]
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 2 * LIMIT_BYTES
+
+
+def test_more_records_than_the_memory_allows_are_not_decoded() -> None:
+    with pytest.raises(UnreadableRecordsError, match="has 200000 records, of at most 131072"):
+        decode(many_records(200_000), 0, INT64_MAX, 8 * LIMIT_BYTES, RecordColumns())
+
+
+def many_records(count: int) -> Batch:
+    """Return a batch of records as short as they can be, compressed."""
+    records = zstandard.compress(record(b"") * count)
+    return one(batch(5, count, payload=records, attributes=int(Codec.ZSTD)))
 
 
 def test_only_the_offsets_of_a_range_are_decoded() -> None:
