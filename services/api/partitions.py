@@ -72,7 +72,8 @@ class PartitionReport:
         only_local_bytes: of the segments that begin above copied_through_offset, including the
             active one (Kafka: onlyLocalLogSegmentsSize).
         copied_through_offset: the last offset in the tier when the bytes were counted, inclusive;
-            NOTHING_COPIED if there was none.
+            NOTHING_COPIED if there was none. While the tier is empty, the offset before the log's
+            start when its copying began.
     """
 
     topic_id_partition: TopicIdPartition

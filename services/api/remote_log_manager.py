@@ -448,6 +448,7 @@ class CopyLag:
     local_retention_used: float | None = None
     drained: bool = False
     unchecked_partitions: int = 0
+    lost_partitions: int = 0
 
 
 @dataclass(frozen=True, slots=True)

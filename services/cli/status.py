@@ -166,6 +166,8 @@ def lag_text(lag: CopyLag, now_ms: int) -> str:
     if not lag.partitions:
         return "this RLM leads no partition: it copies nothing"
     of = f"broker {lag.broker_id}, {lag.partitions:,} partitions"
+    if lag.lost_partitions:
+        of += f" (records of {lag.lost_partitions:,} were deleted before their copy)"
     if not lag.uncopied_segments and not lag.held_back_partitions:
         if lag.unchecked_partitions:
             return f"{of}: no lag was found, {_unchecked_text(lag)}"

@@ -290,6 +290,7 @@ def copy_lag_of(partitions: Sequence[Partition], broker_id: int, now_ms: int) ->
         min((at_ms for at_ms, _ in dated), default=None),
         max(used, default=None),
         unchecked_partitions=sum(map(_is_unchecked, partitions)),
+        lost_partitions=sum(bool(partition.copy.lost) for partition in partitions),
     )
 
 

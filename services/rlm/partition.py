@@ -133,6 +133,7 @@ class DraftReport:
 
     log: LocalLog
     tier: Tier
+    begins_at: int | None
     leader_epoch: int
     report: PartitionReport
 
@@ -182,6 +183,7 @@ class CopyState:
         problems: causes that stop copying, and losses.
         rebuilt: index files that were rebuilt; later passes do not read a copied segment again, so
             the newest hundred stay here.
+        lost: offset ranges that the broker deleted before their copy, recorded or not.
         uncopied: rolled segments that are not in the tier; zeros while copying is disabled.
         blocked: why no pass copies the partition before its role changes or RLM restarts; None if
             passes copy.
@@ -190,6 +192,7 @@ class CopyState:
 
     problems: tuple[Problem, ...] = ()
     rebuilt: list[Problem] = field(default_factory=list)
+    lost: tuple[tuple[int, int], ...] = ()
     uncopied: Uncopied = field(default_factory=Uncopied)
     blocked: Problem | None = None
     problem_log: ProblemLog = field(default_factory=ProblemLog)

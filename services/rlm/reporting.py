@@ -87,6 +87,8 @@ def report_of(
         return None
     # The log first: records that it has lost by now are in a tier that is read later.
     tier = partition.tier.last_seen if by_last_seen else partition.tier.refresh()
+    if not by_last_seen and tier.known:
+        partition.tier.beginning.read(tier)
     return _draft_report(partition, broker_id, log, tier)
 
 
@@ -114,15 +116,16 @@ def _draft_report(
     was_deleted = partition.report.announced and tier.known is False
     if was_deleted or led.log.log_end_offset < tier.log_start_offset:
         return None
-    draft = partition.report.draft
+    draft, begins_at = partition.report.draft, partition.tier.beginning.last_seen
     if (
         draft is None
+        or draft.begins_at != begins_at
         or draft.log is not led.log
         or draft.tier is not tier
         or draft.leader_epoch != led.leader_epoch
     ):
         report = _new_report(partition, broker_id, led, tier)
-        draft = DraftReport(led.log, tier, led.leader_epoch, report)
+        draft = DraftReport(led.log, tier, begins_at, led.leader_epoch, report)
         partition.report.draft = draft
     return draft.report
 
@@ -132,6 +135,10 @@ def _new_report(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) 
     # The end of all copied offsets in this lineage, even after a gap: the gap's offsets are then
     # not counted, so that retention by size deletes too little rather than too much.
     copied_through = max(tier.covered(log.lineage).last, tier.log_start_offset - 1)
+    only_local_bytes = _only_local_bytes(log, copied_through)
+    begins_at = partition.tier.beginning.last_seen
+    if begins_at is not None and not tier.segments:
+        copied_through = max(copied_through, min(begins_at, log.segments[0].base_offset) - 1)
     return PartitionReport(
         topic_id_partition=partition.topic_id_partition,
         broker_id=broker_id,
@@ -145,7 +152,7 @@ def _new_report(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) 
         # have it, and the log start would pass records that are acknowledged only later.
         high_watermark=log.high_watermark,
         last_stable_offset=log.last_stable_offset,
-        only_local_bytes=_only_local_bytes(log, copied_through),
+        only_local_bytes=only_local_bytes,
         copied_through_offset=copied_through,
     )
 

@@ -218,6 +218,7 @@ class TierState:
     Attributes:
         lineage: of the tier, read from RSM.
         gaps, raised_log_start: from RLMM, read only if offsets are missing.
+        beginning: from RLMM, read once.
     """
 
     def __init__(
@@ -230,6 +231,7 @@ class TierState:
         self.lineage = TierLineage(rsm)
         self.gaps = RecordedGaps(rlmm, topic_id_partition)
         self.raised_log_start = RaisedLogStart(rlmm, topic_id_partition)
+        self.beginning = LogBeginning(rlmm, topic_id_partition)
         self._rlmm = rlmm
         self._name = topic_id_partition
         self._revisions = revisions
@@ -438,6 +440,64 @@ class RecordedGaps:
                 self._gaps = self._rlmm.partition_state(self._name).value.gaps
                 self._revision = tier.revision
             return self._gaps
+
+
+class LogBeginning:
+    """Follow where a log began when its copying began into an empty tier. Thread-safe.
+
+    All offsets from there on were to be copied, so that what the broker deletes of them before it
+    is copied is lost, even if nothing was ever copied. While the tier is empty, RLMM has it in the
+    report, as the offset after copied_through_offset.
+    """
+
+    def __init__(
+        self, rlmm: RemoteLogMetadataManager, topic_id_partition: TopicIdPartition
+    ) -> None:
+        self._rlmm = rlmm
+        self._name = topic_id_partition
+        self._lock = threading.Lock()
+        self._is_read = False
+        self._offset: int | None = None
+
+    @property
+    def last_seen(self) -> int | None:
+        """Return the offset; None if it is unknown, or the tier was not empty."""
+        return self._offset
+
+    def read(self, tier: Tier) -> None:
+        """Read the offset from RLMM, once.
+
+        Raises:
+            RemoteResourceNotFoundError: if the partition was deleted.
+            RetriableRemoteStorageError: if RLMM or its database is unreachable.
+        """
+        with self._lock:
+            if self._is_read:
+                return
+            state = self._rlmm.partition_state(self._name).value
+            report, known = state.report, [gap.start_offset for gap in state.gaps]
+            if report is not None and not tier.segments:
+                copied_through = report.copied_through_offset
+                # Below the tier's log start it is that, and NOTHING_COPIED also if copying is
+                # disabled: a log that begins at 0 had not lost anything yet.
+                is_beginning = copied_through >= tier.log_start_offset
+                if is_beginning or report.local_log_start_offset == tier.log_start_offset == 0:
+                    known.append(copied_through + 1)
+            self._offset = min(known, default=None)
+            self._is_read = True
+
+    def begin(self, tier: Tier, log_start_offset: int, removed_before_offset: int) -> None:
+        """Note the log of a pass that copies; offsets that were deleted on request are not lost."""
+        with self._lock:
+            if self._offset is not None:
+                self._offset = max(self._offset, removed_before_offset)
+            elif not tier.segments:
+                self._offset = log_start_offset
+
+    def forget(self) -> None:
+        """Forget the offset, because the partition is not copied now."""
+        with self._lock:
+            self._offset, self._is_read = None, True
 
 
 _DISABLED = DeletionReason.TIERING_DISABLED.value

@@ -55,11 +55,13 @@ def test_segment_deleted_before_its_copy_is_lost_and_the_next_is_copied(
     trouble: Trouble,
 ) -> None:
     trouble.happens(delete_segment)
-    log = str(trouble.files.file(0, ".log"))
-    assert trouble.problems() == [(ProblemKind.LOST_BEFORE_COPY, log)]
+    log, folder = str(trouble.files.file(0, ".log")), str(trouble.files.path)
+    kind = ProblemKind.LOST_BEFORE_COPY
+    assert trouble.problems() == [(kind, log), (kind, folder)]
     trouble.assert_nothing_is_left_over()
     take_turns(trouble.rlm)
-    assert (trouble.problems(), trouble.stack.ranges()) == ([], [(10, 19)])
+    assert (trouble.problems(), trouble.stack.ranges()) == ([(kind, folder)], [(10, 19)])
+    assert trouble.gaps() == ["GAP"]
     trouble.assert_nothing_is_left_over()
 
 

@@ -226,6 +226,9 @@ _STATUS = fields(
                     "unchecked_partitions": integer(
                         "Those that may have changed since their latest pass."
                     ),
+                    "lost_partitions": integer(
+                        "Those of which the broker deleted records before their copy."
+                    ),
                 },
             ),
             "A line per RLM.",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from services.api.calls import MutationContext
+from services.api.calls import MAX_TEXT_LENGTH, MutationContext
 from services.api.errors import RemoteStorageError
 from services.api.partitions import LOST_BEFORE_COPY, OffsetGap, PartitionReport, is_recorded
 from services.api.remote_log_manager import Problem, ProblemKind
@@ -39,8 +39,11 @@ def lost_ranges(
         RemoteStorageError: if RLMM fails to return what raised the log start.
     """
 
-    def behind(emptied_before_offset: int) -> list[Range]:
-        return lost_before_copy(log, covered, tier.deleted_before_offset, emptied_before_offset)
+    beginning = partition.tier.beginning.last_seen
+
+    def behind(raised_log_start: int) -> list[Range]:
+        begins_at = raised_log_start or beginning
+        return lost_before_copy(log, covered, tier.deleted_before_offset, begins_at)
 
     lost = behind(tier.log_start_offset)
     if lost == behind(0):
@@ -81,11 +84,15 @@ class LossRecorder:
         lost: Sequence[Range],
         leader_epoch: int | None,
         elsewhere: Sequence[RemoteLogSegmentMetadata],
+        why: str = "",
     ) -> Losses:
         """Record the lost ranges (lost_ranges) that are not recorded yet.
 
         Ranges that may still be copied are left out: those that another process of this broker
         (`elsewhere`) or another broker is copying, and those that a reporting leader still has.
+
+        Args:
+            why: what kept them from being copied, if known, for the audit trail.
 
         Raises:
             RemoteStorageError: if the recorded gaps cannot be read; nothing was recorded.
@@ -107,7 +114,7 @@ class LossRecorder:
                 note = f"not recorded: {refusal}"
                 losses.unrecorded.append(lost_problem(partition, (first, last), note))
             else:
-                self._record(partition, first, last, leader_epoch, losses)
+                self._record(partition, first, last, leader_epoch, why, losses)
         return losses
 
     def _record(
@@ -116,13 +123,18 @@ class LossRecorder:
         first: int,
         last: int,
         leader_epoch: int | None,
+        why: str,
         losses: Losses,
     ) -> None:
         gap = OffsetGap(first, last, LOST_BEFORE_COPY)
-        why = MutationContext(reason="lost before its copy", broker_leader_epoch=leader_epoch)
+        context = MutationContext(
+            reason="lost before its copy",
+            rule_detail=why[:MAX_TEXT_LENGTH] or None,
+            broker_leader_epoch=leader_epoch,
+        )
         problems, note = losses.recorded, "recorded as a gap"
         try:
-            self.rlmm.record_gap(partition.topic_id_partition, gap, self.broker_id, why)
+            self.rlmm.record_gap(partition.topic_id_partition, gap, self.broker_id, context)
             failpoint("gap.recorded")
         except RETRIABLE_ERRORS as e:
             losses.failure, note = e, f"perhaps recorded as a gap: {_text(e)}"

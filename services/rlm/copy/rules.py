@@ -65,24 +65,25 @@ def lost_before_copy(
     log: LocalLog | None,
     covered: OffsetRanges,
     deleted_before_offset: int,
-    emptied_before_offset: int = 0,
+    begins_at: int | None = None,
 ) -> list[tuple[int, int]]:
     """Return the offset ranges, both ends inclusive, that the broker deleted before their copy.
 
-    Lost ranges follow offsets that are or were in the tier, and are neither in the tier nor local.
-    Offsets before the first one that ever was in the tier are not lost: the log may begin there.
+    Lost ranges follow offsets that are or were in the tier, or `begins_at`, and are neither in the
+    tier nor local.
+    Other offsets before the first one in the tier are not lost: the log may begin there.
 
     Offsets below `deleted_before_offset` were deleted from the tier (Tier.deleted_before_offset),
     those below the broker's recorded log start by DeleteRecords. A DeleteRecords request that ends
     exactly with a segment leaves no such record; its offsets count as lost.
 
     Args:
-        emptied_before_offset: all offsets below were once in the tier (RaisedLogStart); 0 if
-            unknown.
+        begins_at: the offset from which on all were to be copied: those below were once in the
+            tier (RaisedLogStart), or the log began there (LogBeginning); None if unknown.
     """
     there = list(covered)
-    if emptied_before_offset > 0:
-        there.append((0, emptied_before_offset - 1))
+    if begins_at is not None and not (there and there[0][0] < begins_at):
+        there.append((-1, begins_at - 1))
     if log is not None and there:
         there.append((log.segments[0].base_offset, INT64_MAX))
         deleted_before_offset = max(deleted_before_offset, log.removed_before_offset)

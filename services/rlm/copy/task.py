@@ -27,6 +27,7 @@ from services.rlm.copy.leases import CopyCancelledError
 from services.rlm.copy.report import (
     PassReport,
     Progress,
+    Range,
     compacted,
     copied_elsewhere,
     held,
@@ -162,6 +163,7 @@ class CopyTask:
         self._leadership: Leadership | None = None
         self._epoch: int | None = None
         self._uncopied: list[LocalSegment] = []
+        self._uncopied_before: list[LocalSegment] = []
         self._producers = ProducerIds()
         self._resting: _Resting | None = None
         self._quota_turn: _QuotaTurn | None = None
@@ -220,6 +222,7 @@ class CopyTask:
             )
             return
         self._resting = None
+        self._uncopied_before = self._uncopied
         self._leadership, self._epoch = leadership, leadership.epoch_of(log.lineage)
         # Publish lag from the last known tier state: metrics stay current while RLMM is down.
         self._note_uncopied(log, self._partition.tier.last_seen)
@@ -234,6 +237,12 @@ class CopyTask:
             self._note_uncopied(log, tier)
             report.problems.append(partition_deleted(str(local.found.path), len(log.rolled)))
             return
+        beginning = self._partition.tier.beginning
+        beginning.read(tier)
+        if rule.copies:
+            beginning.begin(tier, log.log_start_offset, log.removed_before_offset)
+        else:
+            beginning.forget()
         dangling = end_dangling_copies(self._copier, self._broker_id, tier.unfinished, report)
         self._note_uncopied(log, tier)
         if dangling.failure is not None:
@@ -370,12 +379,26 @@ class CopyTask:
     ) -> RemoteStorageError | None:
         """Record lost ranges; return the error of RLMM, if any, which does not stop copying."""
         lost = lost_ranges(self._partition, log, covered, tier)
+        self._partition.copy.lost = tuple(lost)
         recorder = LossRecorder(self._rlmm, self._broker_id)
-        losses = recorder.record(self._partition, tier, lost, self._epoch, elsewhere)
+        why = self._why_lost(lost)
+        losses = recorder.record(self._partition, tier, lost, self._epoch, elsewhere, why)
         report.problems += [*losses.recorded, *losses.unrecorded]
         report.recorded += losses.recorded
         report.known_gaps += losses.known
         return losses.failure
+
+    def _why_lost(self, lost: Sequence[Range]) -> str:
+        """Describe what the previous pass knew of lost segments: bytes, and what held them back."""
+        sizes = [
+            segment.size_bytes
+            for segment in self._uncopied_before
+            if any(first <= segment.base_offset <= last for first, last in lost)
+        ]
+        known = [f"{sum(sizes)} bytes"] if sizes else []
+        held = [problem for problem in self._partition.copy.problems if problem.held_segments]
+        known += [f"held back by {p.kind.value}: {p.message}" for p in held[:1]]
+        return "; ".join(known)
 
     def _candidates(
         self, log: LocalLog, covered: OffsetRanges, report: PassReport

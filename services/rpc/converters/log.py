@@ -238,6 +238,7 @@ def copy_lag_from_proto(message: pb.GetCopyLagResponse) -> CopyLag:
         local_retention_used=message.local_retention_used if has_used else None,
         drained=message.drained,
         unchecked_partitions=message.unchecked_partitions,
+        lost_partitions=message.lost_partitions,
     )
 
 
