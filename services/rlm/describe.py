@@ -19,7 +19,7 @@ from services.api.remote_log_manager import (
 from services.api.validation import require
 from services.common.retry import RETRIABLE_ERRORS
 from services.rlm.copy.gaps import known_gap_problem, lost_problem, lost_ranges
-from services.rlm.copy.report import Range
+from services.rlm.copy.report import Range, deleted_at_broker
 from services.rlm.copy.rules import candidate_log_segments, copied_through_offset
 from services.rlm.kafka_log.local_log import LocalLog, LocalPartition, log_end_problem
 from services.rlm.kafka_log.partition_dir import LocalSegment, LogFileError, SegmentVanishedError
@@ -98,6 +98,10 @@ class PageDescriber:
             now += [lost_problem(partition, offsets) for offsets in lost]
         if log.lineage_problem is not None:
             now.append(log.lineage_problem)
+        deleted = deleted_at_broker(
+            log, tier.start_offset, tier.log_start_offset, str(local.found.path)
+        )
+        now += [] if deleted is None else [deleted]
         now += [known_gap_problem(partition, offsets) for offsets in known_gaps]
         known = {(p.kind, p.path, p.offset) for p in problems}
         problems += [p for p in now if (p.kind, p.path, p.offset) not in known]

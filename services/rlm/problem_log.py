@@ -22,6 +22,8 @@ _LOGGED_ELSEWHERE = (
     ProblemKind.INDEX_REBUILT,
     ProblemKind.LOST_BEFORE_COPY,
     ProblemKind.STORE_UNAVAILABLE,
+    # Holds nothing back.
+    ProblemKind.DELETED_AT_BROKER,
 )
 
 _ENDS_BY_ITSELF = (ProblemKind.HIGH_WATERMARK_UNKNOWN,)

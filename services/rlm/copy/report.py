@@ -9,6 +9,7 @@ from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.retry import RETRIABLE_ERRORS
+from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LocalSegment
 
 Range = tuple[int, int]
@@ -81,6 +82,29 @@ def compacted(topic: str, policy: str, path: str, held_segments: int) -> Problem
         "remote.storage.enable=false with remote.log.delete.on.disable=true deletes it"
     )
     return Problem(ProblemKind.TOPIC_COMPACTED, path, text, held_segments=held_segments)
+
+
+def awaited_log_start(log: LocalLog) -> str:
+    return (
+        f"the broker deletes records below offset {log.awaited_log_start_offset} on request, and "
+        "has not written that log start to log-start-offset-checkpoint yet; retrying"
+    )
+
+
+def deleted_at_broker(
+    log: LocalLog, tier_start_offset: int | None, log_start_offset: int, path: str
+) -> Problem | None:
+    """Describe offsets that are still read from the tier, and were deleted at the broker."""
+    removed = log.removed_before_offset
+    if tier_start_offset is None or max(tier_start_offset, log_start_offset) >= removed:
+        return None
+    text = (
+        f"records below offset {removed} were deleted at the broker (DeleteRecords), which deletes "
+        "nothing in the tier: consumers of RLM still read them from offset "
+        f"{tier_start_offset} on. To delete them there, call DeleteRecords of this broker's RLM "
+        f"with before_offset {removed}"
+    )
+    return Problem(ProblemKind.DELETED_AT_BROKER, path, text, removed)
 
 
 def vanished(segment: LocalSegment, held_segments: int) -> Problem:

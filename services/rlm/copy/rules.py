@@ -86,7 +86,9 @@ def lost_before_copy(
         there.append((-1, begins_at - 1))
     if log is not None and there:
         there.append((log.segments[0].base_offset, INT64_MAX))
-        deleted_before_offset = max(deleted_before_offset, log.removed_before_offset)
+        deleted_before_offset = max(
+            deleted_before_offset, log.removed_before_offset, log.awaited_log_start_offset
+        )
     gaps = OffsetRanges(there).gaps()
     return [
         (max(first, deleted_before_offset), last)

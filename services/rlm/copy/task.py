@@ -28,6 +28,7 @@ from services.rlm.copy.report import (
     PassReport,
     Progress,
     Range,
+    awaited_log_start,
     compacted,
     copied_elsewhere,
     held,
@@ -331,6 +332,9 @@ class CopyTask:
         log = log.from_offset(tier.log_start_offset)
         if log.lineage_problem is not None:
             report.problems.append(log.lineage_problem)
+            return
+        if log.awaited_log_start_offset:
+            report.failed(awaited_log_start(log), may_pass=True)
             return
         covered = tier.covered(log.lineage)
         failure = self._record_lost(log, covered, tier, elsewhere, report)

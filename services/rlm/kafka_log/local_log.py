@@ -11,7 +11,12 @@ from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.common.retry import replan
-from services.rlm.kafka_log.checkpoints import read_partition_metadata
+from services.rlm.kafka_log.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    read_log_start_offsets,
+    read_partition_metadata,
+)
 from services.rlm.kafka_log.log_dir import PartitionDir
 from services.rlm.kafka_log.partition_dir import (
     LEADER_EPOCH_CHECKPOINT,
@@ -44,6 +49,9 @@ class LocalLog:
             records were deleted on request (DeleteRecords) and some are still in the first segment.
         high_watermark: the offset after the last record that all in-sync replicas have, as the
             broker last wrote it; the log's end if no broker has written one.
+        awaited_log_start_offset: where the leader epochs begin, if the broker cut them there since
+            it last wrote its checkpoint: it deletes records on request, which its next one says; 0
+            if it does not.
         high_watermark_problem: why the high watermark is unknown; then it is the log's start.
     """
 
@@ -56,6 +64,7 @@ class LocalLog:
     removed_before_offset: int = 0
     high_watermark: int = 0
     high_watermark_problem: Problem | None = None
+    awaited_log_start_offset: int = 0
 
     @property
     def rolled(self) -> tuple[LocalSegment, ...]:
@@ -176,7 +185,11 @@ class LocalPartition:
         if self._was_cut(segments[-1].base_offset, end_before, lineage):
             self._tail = LogTail()
             self._tail.follow(segments)
-        removed_before = self.found.log_start_offset or 0
+        removed_before, awaited = self.found.log_start_offset or 0, 0
+        epochs_begin_at = lineage.entries[0].start_offset if lineage.entries else 0
+        if epochs_begin_at > max(segments[0].base_offset, removed_before):
+            removed_before, is_awaited = self._log_start_now(removed_before)
+            awaited = epochs_begin_at if is_awaited and epochs_begin_at > removed_before else 0
         end = self._tail.log_end_offset
         start = min(max(segments[0].base_offset, removed_before), end)
         high_watermark, unknown = self._high_watermark(start, end, len(segments) - 1)
@@ -193,6 +206,7 @@ class LocalPartition:
             removed_before,
             high_watermark,
             unknown,
+            awaited,
         )
         if self._log is None or self._log != log:
             self._log = log
@@ -247,6 +261,25 @@ class LocalPartition:
         except LogFileError as e:
             return start, e.problem(rolled_segments)
         return (end if written is None else min(max(written, start), end)), None
+
+    def _log_start_now(self, removed_before_offset: int) -> tuple[int, bool]:
+        """Read the broker's checkpoint now; return the log start, and whether it may be old.
+
+        DeleteRecords cuts the leader epochs at once. The broker writes all log starts once a minute
+        (log.flush.start.offset.checkpoint.interval.ms), and the first time half a minute after it
+        first started.
+        """
+        name, log_dir = self.topic_id_partition, self.found.path.parent
+        try:
+            cut_ns = os.stat(self.found.path / LEADER_EPOCH_CHECKPOINT).st_mtime_ns
+            # In this order: what is read may be newer than its time.
+            written_ns = os.stat(log_dir / LOG_START_OFFSETS).st_mtime_ns
+            start = read_log_start_offsets(log_dir).get((name.topic, name.partition), 0)
+        except LogFileError:
+            return removed_before_offset, False
+        except FileNotFoundError:
+            return removed_before_offset, (log_dir / HIGH_WATERMARKS).exists()
+        return max(removed_before_offset, start), written_ns <= cut_ns
 
     def _lineage(self, rolled_segments: int, is_empty: bool) -> tuple[Lineage, Problem | None]:
         try:
