@@ -19,7 +19,7 @@ SHORT_LINES = 30
 CLOSURES = {
     "RLM's copy task": ("services.rlm.copy.task", 45),
     "RLM's Fetch": ("services.rlm.fetch.fetcher", 58),
-    "RLM's expiration task": ("services.rlm.retention.expiration_task", 43),
+    "RLM's expiration task": ("services.rlm.retention.expiration_task", 44),
     "RSM's manager": ("services.rsm.manager", 27),
     "RLMM's manager": ("services.rlmm.manager", 46),
     "Spark's retention sweep": ("spark_jobs.retention_sweep", 50),
