@@ -6,9 +6,10 @@ import pytest
 
 from services.api.errors import RetriableRemoteStorageError, StoreAccessDeniedError
 from services.local.seaweedfs import S3Endpoint
-from services.rsm.factory import build_backend
+from services.rsm.factory import build_backend, build_locations, build_start_up
 from services.rsm.layout import segment_keys
 from services.rsm.manager import ObjectRemoteStorageManager
+from services.rsm.probe import RuleLevel
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import (
     Files,
@@ -75,6 +76,24 @@ def test_white_space_before_the_xml_of_any_answer_is_skipped(
     rsm.delete_log_segment_data(metadata)
     assert not list(store.list_keys(prefix))
     assert {*operations} <= {*proxy.counts()}
+
+
+def test_rules_that_a_store_does_not_say_are_unknown_and_asked_for_every_hour(
+    proxy: HttpProxy, settings: RsmSettings
+) -> None:
+    times_s = [0.0]
+    behind = settings.model_copy(update={"endpoint": proxy.address})
+    start_up = build_start_up(behind, build_locations(behind), lambda: times_s[-1])
+    proxy.faults.add(denied(403), operation="GetBucketLifecycleConfiguration")
+    start_up.check()
+    levels = [rule.level for rule in start_up.rules]
+    assert levels == [RuleLevel.UNKNOWN, RuleLevel.OK]
+    proxy.forget_requests()
+    for now_s in (3_599.0, 3_601.0, 3_602.0):
+        times_s.append(now_s)
+        start_up.check()
+    assert proxy.counts()["GetBucketLifecycleConfiguration"] == 1
+    assert {rule.level for rule in start_up.rules} == {RuleLevel.OK}
 
 
 def denied(status: int) -> Answer:

@@ -12,6 +12,9 @@ _BY_PARAMETER = {
     ("GET", "uploadId"): "ListParts",
     ("GET", "uploads"): "ListMultipartUploads",
     ("GET", "location"): "GetBucketLocation",
+    ("GET", "lifecycle"): "GetBucketLifecycleConfiguration",
+    ("GET", "versioning"): "GetBucketVersioning",
+    ("GET", "object-lock"): "GetObjectLockConfiguration",
     ("GET", "list-type"): "ListObjectsV2",
 }
 
