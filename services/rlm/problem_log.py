@@ -26,8 +26,11 @@ _LOGGED_ELSEWHERE = (
     ProblemKind.DELETED_AT_BROKER,
 )
 
-_ENDS_BY_ITSELF = (ProblemKind.HIGH_WATERMARK_UNKNOWN,)
-"""A new partition has this problem for some seconds."""
+_ENDS_BY_ITSELF = (
+    ProblemKind.HIGH_WATERMARK_UNKNOWN,
+    ProblemKind.PARTITION_METADATA_MISSING,
+)
+"""A new partition has these problems for some seconds."""
 
 
 def holds_back(problem: Problem) -> bool:

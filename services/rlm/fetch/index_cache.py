@@ -21,15 +21,18 @@ from services.api.errors import (
     CorruptSegmentError,
     InvalidRequestError,
     RemoteResourceNotFoundError,
+    RemoteStorageError,
 )
 from services.api.ids import RemoteLogSegmentId
 from services.api.lineage import parse_checkpoint
+from services.api.remote_log_manager import ProblemKind
 from services.api.remote_storage_manager import (
     IndexType,
     RemoteStorageManager,
 )
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.failpoints import failpoint
+from services.records.batches import BatchError
 from services.records.index_files import (
     TIME_ENTRY,
     OffsetIndex,
@@ -506,6 +509,13 @@ def damaged(segment: RemoteLogSegmentMetadata, problem: str) -> CorruptSegmentEr
         f"{name}, offsets {segment.start_offset} to {segment.end_offset}: {problem}; `sediment "
         f"scrub --topic {topic}` verifies the topic's segments and names damaged objects"
     )
+
+
+def unread(segment: RemoteLogSegmentMetadata, error: BatchError) -> RemoteStorageError:
+    """Make the error of a batch of a segment: damaged, or over a limit."""
+    if error.kind is not ProblemKind.LIMIT_EXCEEDED:
+        return damaged(segment, f"{error} of the copied log")
+    return RemoteStorageError(f"{segment.remote_log_segment_id}: {error}")
 
 
 def _check_times(data: bytes, last_relative_offset: int) -> None:

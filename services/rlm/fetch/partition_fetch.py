@@ -14,6 +14,7 @@ from services.api.remote_log_manager import (
     AbortedTransaction,
     FetchRole,
     IsolationLevel,
+    ProblemKind,
     RecordSource,
 )
 from services.api.segments import RemoteLogSegmentMetadata
@@ -22,7 +23,7 @@ from services.records.batches import BatchError
 from services.records.runs import BatchRun
 from services.rlm.fetch.aborted_transactions import AbortedTransactions, IndexEntries
 from services.rlm.fetch.chunk_cache import MIB, Chunk
-from services.rlm.fetch.index_cache import damaged
+from services.rlm.fetch.index_cache import unread
 from services.rlm.fetch.partition_view import (
     Bounds,
     DamagedLogError,
@@ -40,7 +41,7 @@ from services.rlm.fetch.segment_reader import (
     RemoteSegmentReader,
     local_runs,
 )
-from services.rlm.kafka_log.partition_dir import LocalSegment, SegmentVanishedError
+from services.rlm.kafka_log.partition_dir import LocalSegment, LogFileError, SegmentVanishedError
 from services.rlm.partition import Partition
 
 
@@ -300,6 +301,8 @@ class PartitionFetch:
                 self._offset = run.last_offset + 1
         except BatchError as e:
             path = segment.log_path
+            if e.kind is ProblemKind.LIMIT_EXCEEDED:
+                raise LogFileError(e.kind, path, str(e), e.offset) from e
             raise DamagedLogError(
                 f"{self._partition.topic_id_partition}: {path}: {e}; `kafka-dump-log.sh "
                 f"--deep-iteration --files {path}` shows what is left of it"
@@ -390,7 +393,7 @@ class PartitionFetch:
             find = self._find_again if is_in_pool else partial(self.view.in_time, self._find_again)
             raise self._lost_or_deleted(segment, find(), e) from e
         except BatchError as e:
-            raise damaged(segment, f"{e} of the copied log") from e
+            raise unread(segment, e) from e
 
     def _lost_or_deleted(
         self,

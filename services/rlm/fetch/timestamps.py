@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from services.api.calls import current_call
 from services.api.lineage import SegmentLineage
+from services.api.remote_log_manager import ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.validation import INT64_MAX
@@ -13,13 +14,13 @@ from services.common.inflate import DEFAULT_LIMIT_BYTES
 from services.records.batches import Batch, BatchError
 from services.records.decode import UnreadableRecordsError, timed_records
 from services.records.runs import BatchRun
-from services.rlm.fetch.index_cache import damaged
+from services.rlm.fetch.index_cache import damaged, unread
 from services.rlm.fetch.partition_view import DamagedLogError, PartitionView
 from services.rlm.fetch.read_ahead import ReadTimeoutError, TierWait
 from services.rlm.fetch.segment_reader import local_runs
 from services.rlm.kafka_log.indexes import last_indexed_ms, offset_before
 from services.rlm.kafka_log.local_log import LocalLog
-from services.rlm.kafka_log.partition_dir import LocalSegment
+from services.rlm.kafka_log.partition_dir import LocalSegment, LogFileError
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _READ_BYTES = 256 * 1024
@@ -98,7 +99,9 @@ def _in_segment(
         try:
             with closing(runs):
                 return _first_of(_batches(runs), time_ms, from_offset, view.wait)
-        except (BatchError, UnreadableRecordsError) as e:
+        except BatchError as e:
+            raise unread(segment, e) from e
+        except UnreadableRecordsError as e:
             raise damaged(segment, f"{e} of the copied log") from e
 
 
@@ -158,6 +161,8 @@ def _local(log: LocalLog, segment: LocalSegment, offset: int) -> Iterator[Batch]
     try:
         yield from _batches(local_runs(segment, offset, log.log_end_offset, _every_batch))
     except BatchError as e:
+        if e.kind is ProblemKind.LIMIT_EXCEEDED:
+            raise LogFileError(e.kind, segment.log_path, str(e), e.offset) from e
         raise DamagedLogError(f"{segment.log_path}: {e}") from e
 
 

@@ -187,7 +187,8 @@ def _listed(
 ) -> LocalSegment:
     size = status.st_size
     segment = LocalSegment(directory, base_offset, size, next_base_offset)
-    if not stat.S_ISREG(status.st_mode):
+    # A rolled one is named when it is read.
+    if not segment.is_rolled and not stat.S_ISREG(status.st_mode):
         raise LogFileError(ProblemKind.UNREADABLE, segment.log_path, "is not a regular file")
     # A preallocated file is sparse; the others need not be opened.
     if segment.is_rolled and status.st_blocks * _BLOCK_BYTES < size:
@@ -224,7 +225,8 @@ def rolled_log_bytes(segment: LocalSegment) -> int:
 def _last_indexed_position(segment: LocalSegment) -> int:
     index = read_side_file(segment.file(".index")) or b""
     entries = OFFSET_ENTRY.iter_unpack(index[: len(index) - len(index) % OFFSET_ENTRY.size])
-    return max((position for _, position in entries), default=0)
+    positions: list[int] = [position for _, position in entries]
+    return max([0, *positions])
 
 
 def list_snapshots(directory: Path) -> list[int]:

@@ -194,9 +194,10 @@ def test_a_preallocated_log_ends_at_its_last_whole_batch(
     files: PartitionFiles, partition: LocalPartition, zeros: int
 ) -> None:
     sizes = [segment.size_bytes for segment in look(partition).segments]
-    for base in (10, 20):
+    for base in (0, 10, 20):
         os.truncate(files.file(base, ".log"), files.file(base, ".log").stat().st_size + zeros)
     files.file(10, ".index").write_bytes(pack(">ii", 9, sizes[1] // 2) + bytes(800))
+    files.file(0, ".index").write_bytes(b"\xff" * 8)
     files.path.joinpath("changed").touch()
     log = look(partition)
     assert [rolled_log_bytes(segment) for segment in log.rolled] == sizes[:-1]
