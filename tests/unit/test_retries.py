@@ -10,6 +10,7 @@ from tests.shape import ROOT, every_import_of, modules
 
 # They catch errors within a loop, but not to do the same again.
 NO_RETRIES = {
+    "services.cli.doctor": "waits for the next finding",
     "services.cli.drain": "asks again how much is active",
     "services.console.segment_life": "reads pages until the partition is gone",
     "services.common.retry": "plans again",
