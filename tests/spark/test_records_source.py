@@ -200,7 +200,7 @@ def test_records_of_overlapping_segments_come_once(tier: ServedTier) -> None:
 def test_records_of_an_overruled_leader_are_left_out(tier: ServedTier) -> None:
     [tp] = a_topic()
     copied(tier, tp, 0, [plain(0, [b"a", b"b"]), plain(2, [b"lost", b"lost"])])
-    copied(tier, tp, 2, [plain(2, [b"c", b"d", b"e"])], epochs=((0, 0), (1, 2)))
+    copied(tier, tp, 2, [plain(2, [b"c", b"d", b"e"], leader_epoch=1)], epochs=((0, 0), (1, 2)))
     assert [row["value"] for row in records(tier, topic=tp.topic)] == [b"a", b"b", b"c", b"d", b"e"]
 
 
