@@ -55,12 +55,11 @@ def assert_invariants(rlmm: RemoteLogMetadataManager, names: Iterable[TopicIdPar
 
 
 def counted(rows: Iterable[RemoteLogSegmentMetadata]) -> SegmentTotals:
-    """Return the totals of segments by counting all of them."""
+    """Return the totals of segments by counting all of them; an unknown size counts as 0."""
     live = [row for row in rows if row.state is not _DELETE_FINISHED]
-    finished = [row.segment_size_in_bytes for row in live if row.state is _FINISHED]
-    return SegmentTotals(
-        len(finished), sum(finished), len(live), sum(row.segment_size_in_bytes for row in live)
-    )
+    sizes = [max(0, row.segment_size_in_bytes) for row in live]
+    finished = [size for row, size in zip(live, sizes, strict=True) if row.state is _FINISHED]
+    return SegmentTotals(len(finished), sum(finished), len(live), sum(sizes))
 
 
 def _gives_up_the_tier(event: PartitionEvent) -> bool:

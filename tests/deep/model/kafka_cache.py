@@ -125,7 +125,7 @@ class KafkaCache:
             for each in self.segments.values()
             if each.state is FINISHED
             and not each.txn_idx_empty
-            and _has(each, epoch)
+            and _has_records(each, epoch)
             and each.end_offset >= offset
             and highest is not None
             and each.start_offset <= highest
@@ -166,6 +166,11 @@ def _by_start(segment: RemoteLogSegmentMetadata) -> tuple[int, UUID]:
 
 def _has(segment: RemoteLogSegmentMetadata, epoch: int) -> bool:
     return any(each.leader_epoch == epoch for each in segment.segment_leader_epochs)
+
+
+def _has_records(segment: RemoteLogSegmentMetadata, epoch: int) -> bool:
+    start, end = offsets_by_epoch(segment).get(epoch, (0, -1))
+    return start <= end
 
 
 def _holds(segment: RemoteLogSegmentMetadata, epoch: int, offset: int) -> bool:
