@@ -132,13 +132,13 @@ def test_segments_rolled_later_are_copied_and_leave_the_disk(
     put(stack, {"local.retention.bytes": "0"})
     retain(rlm)
     files.snapshot(65)
-    files.segment(65, [batch(65, 5)])
+    files.segment(65, [batch(65, 5, leader_epoch=2)])
     retain(rlm)
     assert here(files) == [60, 65]
     take_turns(rlm)
     retain(rlm)
     assert here(files) == [65]
-    assert read(rlm, 0) == written + batch(65, 5)
+    assert read(rlm, 0) == written + batch(65, 5, leader_epoch=2)
 
 
 @pytest.mark.parametrize(
