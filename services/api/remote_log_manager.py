@@ -356,6 +356,7 @@ class ProblemKind(Enum):
     PARTITION_DELETED = "PARTITION_DELETED"
     HIGH_WATERMARK_UNKNOWN = "HIGH_WATERMARK_UNKNOWN"
     TOPIC_COMPACTED = "TOPIC_COMPACTED"
+    EARLIER_HISTORY = "EARLIER_HISTORY"
     LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
     DELETED_AT_BROKER = "DELETED_AT_BROKER"
 
@@ -450,6 +451,7 @@ class CopyLag:
     drained: bool = False
     unchecked_partitions: int = 0
     lost_partitions: int = 0
+    earlier_histories: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -355,6 +355,25 @@ def _unreferenced(
             yield Deletion(segment, DeletionReason.UNREFERENCED, detail)
 
 
+def earlier_history(
+    segments: Iterable[RemoteLogSegmentMetadata], state: PartitionState
+) -> Iterator[Deletion]:
+    """Yield deletions of finished segments of a log that the broker began again at its start.
+
+    All their leader epochs are before the lineage, and their offsets are not below it. Retention
+    leaves them: only an operator knows that the log was not merely restored in part.
+    """
+    if not state.lineage.entries:
+        return
+    first = state.lineage.entries[0]
+    for segment in segments:
+        last = segment.segment_leader_epochs[-1].leader_epoch
+        is_before = last < first.leader_epoch and segment.end_offset >= first.start_offset
+        if segment.state is _FINISHED and is_before:
+            detail = f"last leader epoch {last} < {first.leader_epoch}, the first of the lineage"
+            yield Deletion(segment, DeletionReason.UNREFERENCED, detail)
+
+
 def newest_ms(segment: RemoteLogSegmentMetadata) -> int:
     """Return the newest record timestamp, or the segment's latest event if records have none."""
     newest = segment.max_timestamp_ms

@@ -191,6 +191,9 @@ def _copies_of(address: str, lag: CopyLag) -> Finding:
     if lag.held_back_partitions:
         text = f"{lag.held_back_partitions:,} of {lag.partitions:,} partitions are held back"
         return Finding("brokers", Level.WARN, f"{address}: {text}", _partitions(address))
+    if lag.earlier_histories:
+        text = f"{lag.earlier_histories:,} partitions have an earlier history in the tier"
+        return Finding("brokers", Level.WARN, f"{address}: {text}", _partitions(address))
     if not lag.partitions:
         text = "leads no partition: it copies nothing, or the broker does with the plugin"
         return Finding("brokers", Level.OK, f"{address}: {text}")

@@ -1,9 +1,10 @@
 """Show the work of an RLM, and repair a partition by hand: `sediment partitions`."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
 import typer
@@ -16,15 +17,22 @@ from services.api.errors import (
 )
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.remote_log_manager import PartitionDescription, Problem, all_descriptions
-from services.api.remote_log_metadata_manager import PartitionSummary, RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import (
+    PartitionSummary,
+    RemoteLogMetadataManager,
+    all_segments,
+)
+from services.api.retention import earlier_history
 from services.cli.connections import (
     DataDir,
     JsonOrTable,
     Rlm,
     Rlmm,
+    Rsm,
     Topic,
     connected_rlm,
     connected_rlmm,
+    connected_rsm,
 )
 from services.cli.output import (
     EXIT_FAILED,
@@ -38,6 +46,7 @@ from services.cli.output import (
 )
 from services.cli.topics import find_topic
 from services.common.retry import replan
+from services.workflows.deletion import Deleter, begin_deletion, finish_deletion
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
@@ -214,6 +223,51 @@ def release_export(
         manager.set_export_position(tp, name, 0, 0)
     was = f"the lease has ended: {kept}" if kept else f"export {name} keeps nothing, as before"
     _report(tp, MutationOutcome(kept is not None, state.revision), was, output)
+
+
+@app.command()
+def drop_history(
+    topic: Topic,
+    partition: _Number,
+    reason: _Reason,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete; without it, only show.")] = False,
+    rsm: Rsm = None,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Delete what the tier has of a log before it began again.
+
+    For a partition with the problem EARLIER_HISTORY, whose broker lost its
+    disk: segments of which all leader epochs are before the log's first.
+
+    \b
+    Exit codes:
+      0  they are deleted, or shown without --yes; or there are none
+      2  the partition is unknown
+      3  RSM or RLMM could not be reached, or the deletion was refused
+    """
+    with connected_rlmm(rlmm, data_dir) as manager, _known_all_along(topic, partition):
+        tp = _find_partition(manager, topic, partition).topic_id_partition
+        deletions = list(
+            earlier_history(all_segments(manager, tp), manager.partition_state(tp).value)
+        )
+        size = size_text(sum(max(d.segment.segment_size_in_bytes, 0) for d in deletions))
+        what = f"{tp.topic}-{partition}: {len(deletions)} segments of an earlier history, {size}"
+        if not deletions or not yes:
+            say(f"{what}; {'pass --yes to delete them' if deletions else 'nothing to delete'}")
+            return
+        owner = manager.topic_config(tp.topic_id).config.retention_owner
+        deleter = Deleter(retention_owner=owner)
+        deletions = [replace(d, detail=f"{reason}: {d.detail}"[:256]) for d in deletions]
+        now_ms = time.time_ns() // 1_000_000
+        outcomes = begin_deletion(manager, tp, deletions, None, None, deleter, now_ms)
+        with connected_rsm(rsm, data_dir) as store:
+            marked = [each.segment for each in outcomes if each.error is None]
+            outcomes += finish_deletion(manager, store, marked, deleter, now_ms)
+    failed = [each.error for each in outcomes if each.error is not None]
+    if failed:
+        raise CommandError(f"{what}; {len(failed)} were not deleted: {failed[0]}", EXIT_FAILED)
+    say(f"{what}, deleted")
 
 
 def _print_descriptions(descriptions: list[PartitionDescription]) -> None:

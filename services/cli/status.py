@@ -168,7 +168,7 @@ def lag_text(lag: CopyLag, now_ms: int) -> str:
     of = f"broker {lag.broker_id}, {lag.partitions:,} partitions"
     if lag.lost_partitions:
         of += f" (records of {lag.lost_partitions:,} were deleted before their copy)"
-    if not lag.uncopied_segments and not lag.held_back_partitions:
+    if not (lag.uncopied_segments or lag.held_back_partitions or lag.earlier_histories):
         if lag.unchecked_partitions:
             return f"{of}: no lag was found, {_unchecked_text(lag)}"
         return f"{of}: everything that is rolled is copied"
@@ -182,6 +182,8 @@ def lag_text(lag: CopyLag, now_ms: int) -> str:
         parts.append(f"{lag.local_retention_used:.0%} of its local retention has passed")
     if lag.held_back_partitions:
         parts.append(f"{lag.held_back_partitions:,} partitions are held back")
+    if lag.earlier_histories:
+        parts.append(f"{lag.earlier_histories:,} partitions have an earlier history in the tier")
     if lag.unchecked_partitions:
         parts.append(_unchecked_text(lag))
     return "; ".join(parts)

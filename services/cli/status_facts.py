@@ -144,7 +144,7 @@ def lag_severity(lag: CopyLag) -> Severity:
     used = lag.local_retention_used or 0.0
     if used >= 1:
         return Severity.CRITICAL
-    is_late = used >= _LATE or lag.held_back_partitions > 0 or lag.drained
+    is_late = used >= _LATE or lag.held_back_partitions > 0 or lag.drained or lag.earlier_histories
     return Severity.WARNING if is_late else Severity.OK
 
 

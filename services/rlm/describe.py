@@ -81,6 +81,7 @@ class PageDescriber:
             is_fresh = self._refresh(partition, problems)
             if local is not None and log is not None and is_fresh:
                 now += _log_end(local, log, partition.tier.last_seen)
+                now += _history_problem(local, log, partition.tier.last_seen)
         except LogFileError as e:
             problems.append(e.problem(held_segments=0))
         except SegmentVanishedError as e:
@@ -295,7 +296,47 @@ def copy_lag_of(partitions: Sequence[Partition], broker_id: int, now_ms: int) ->
         max(used, default=None),
         unchecked_partitions=sum(map(_is_unchecked, partitions)),
         lost_partitions=sum(bool(partition.copy.lost) for partition in partitions),
+        earlier_histories=sum(map(_has_earlier_history, partitions)),
     )
+
+
+def _has_earlier_history(partition: Partition) -> bool:
+    local = partition.role.local
+    log = None if local is None else local.last_seen
+    return log is not None and _earlier_history(log, partition.tier.last_seen) is not None
+
+
+def _earlier_history(log: LocalLog, tier: Tier) -> Range | None:
+    """Return the offsets of the tier that the log has in later leader epochs; None if none.
+
+    The broker began the log again, on an empty disk: readers do not get what the tier has of it.
+    """
+    if not log.lineage.entries:
+        return None
+    first = log.lineage.entries[0]
+    start = max(first.start_offset, tier.log_start_offset)
+    found = [
+        (max(begin, start), last)
+        for epoch, ranges in tier.ranges.items()
+        if epoch < first.leader_epoch
+        for begin, last in ranges
+        if last >= start
+    ]
+    return (min(found)[0], max(last for _, last in found)) if found else None
+
+
+def _history_problem(local: LocalPartition, log: LocalLog, tier: Tier) -> list[Problem]:
+    found = _earlier_history(log, tier)
+    if found is None:
+        return []
+    name = local.topic_id_partition
+    reason = (
+        f"the tier has offsets {found[0]} to {found[1]} of an earlier history: this log begins in "
+        f"leader epoch {log.lineage.entries[0].leader_epoch}, on an empty disk, and readers do not "
+        f"get them. Restore the log from a replica, or delete them by `sediment partitions "
+        f"drop-history {name.topic} {name.partition}`"
+    )
+    return [Problem(ProblemKind.EARLIER_HISTORY, str(local.found.path), reason, found[0])]
 
 
 def _is_unchecked(partition: Partition) -> bool:

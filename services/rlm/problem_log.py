@@ -24,6 +24,7 @@ _LOGGED_ELSEWHERE = (
     ProblemKind.STORE_UNAVAILABLE,
     # Holds nothing back.
     ProblemKind.DELETED_AT_BROKER,
+    ProblemKind.EARLIER_HISTORY,
 )
 
 _ENDS_BY_ITSELF = (

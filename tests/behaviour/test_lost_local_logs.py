@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from struct import pack
 
@@ -15,8 +16,10 @@ from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.copy.ship import ShipOutcome
 from services.rlm.manager import BrokerRemoteLogManager
+from services.rsm.servicer import add_to_server
 from services.workflows.deletion import Deleter
 from services.workflows.removal import remove_partition
+from tests.harness.grpc_server import served
 from tests.harness.retained_log import (
     AT_ONCE,
     DEADLINE_S,
@@ -26,6 +29,7 @@ from tests.harness.retained_log import (
     keep_hours,
     take_turns,
 )
+from tests.harness.rlmm_process import serving_rlmm
 from tests.harness.ship_stack import Stack, description, read
 from tests.harness.troubled_managers import raising
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, write_log_dir
@@ -307,3 +311,35 @@ def test_log_of_a_removed_partition_is_reported_and_left_alone(
     for result in (description(rlm).problems, stack.ship(log_dir).partitions[0].problems):
         assert [(p.kind, p.held_segments) for p in result] == [(ProblemKind.PARTITION_DELETED, 6)]
     assert "a task failed" not in caplog.text
+
+
+def test_what_the_tier_has_of_a_lost_disk_is_named_and_can_be_dropped(
+    stack: Stack, log_dir: Path, files: PartitionFiles, tmp_path: Path, database_url: str
+) -> None:
+    take_turns(rlm_of(stack, log_dir))
+    replaced = write_log_dir(tmp_path / "replaced")
+    new_log(replaced, rolled=2)
+    rlm = rlm_of(stack, replaced)
+    take_turns(rlm, 2)
+    (problem,) = description(rlm).problems
+    assert (problem.kind, problem.offset) == (ProblemKind.EARLIER_HISTORY, 0)
+    assert "offsets 0 to 59 of an earlier history" in problem.message
+    assert rlm.copy_lag().earlier_histories == 1
+    drop = ("partitions", "drop-history", "t", "0", "--reason=a lost disk")
+    with (
+        serving_rlmm(database_url) as rlmm,
+        served(partial(add_to_server, stack.rsm), "tieredstorage.v1.RemoteStorageManager") as (
+            _,
+            rsm,
+        ),
+    ):
+        asked = rlmm.sediment(*drop)
+        assert asked.returncode == 0, asked.stderr
+        assert "6 segments of an earlier history" in asked.stderr
+        assert len(stack.ranges()) == 8
+        done = rlmm.sediment(*drop, "--yes", f"--rsm={rsm}")
+        assert done.returncode == 0, done.stderr
+    assert stack.ranges() == [(0, 9), (10, 19)]
+    take_turns(rlm)
+    assert description(rlm).problems == ()
+    assert rlm.copy_lag().earlier_histories == 0

@@ -229,6 +229,9 @@ _STATUS = fields(
                     "lost_partitions": integer(
                         "Those of which the broker deleted records before their copy."
                     ),
+                    "earlier_histories": integer(
+                        "Those of which the tier has offsets from before the log began again."
+                    ),
                 },
             ),
             "A line per RLM.",

@@ -239,6 +239,7 @@ def copy_lag_from_proto(message: pb.GetCopyLagResponse) -> CopyLag:
         drained=message.drained,
         unchecked_partitions=message.unchecked_partitions,
         lost_partitions=message.lost_partitions,
+        earlier_histories=message.earlier_histories,
     )
 
 
