@@ -14,7 +14,10 @@ from services.api.validation import require, require_int32, require_int64
 LOST_BEFORE_COPY = "LOST_BEFORE_COPY"
 """The kind of a gap whose offsets the broker deleted before their copy."""
 
-GAP_KINDS = (LOST_BEFORE_COPY,)
+DELETED_AT_BROKER = "DELETED_AT_BROKER"
+"""The kind of a gap whose offsets were deleted on request at the broker before their copy."""
+
+GAP_KINDS = (LOST_BEFORE_COPY, DELETED_AT_BROKER)
 
 MAX_GAPS = 1_000
 """The most gaps that are kept of a partition: those with the greatest offsets."""

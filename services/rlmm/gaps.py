@@ -12,7 +12,7 @@ from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import InvalidStateTransitionError
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.lineage import Lineage
-from services.api.partitions import MAX_GAPS, OffsetGap
+from services.api.partitions import LOST_BEFORE_COPY, MAX_GAPS, OffsetGap
 from services.rlmm.audit import Event
 from services.rlmm.batch import Change
 from services.rlmm.epoch_index import RANGE_CLASS, RANGE_CLASSES
@@ -165,12 +165,14 @@ def record_gap(change: Change, loss: GapRecord) -> MutationOutcome:
     epoch = context.broker_leader_epoch
     outcome = change.record(Event("GAP", None, range_text, loss.broker_id, epoch))
     joined = [row for row in rows if row.start_offset <= last + 1 and first <= row.end_offset + 1]
+    kinds = [gap.kind, *(row.kind for row in joined)]
     union = GapRow(
         topic_id=partition.topic_id,
         partition=partition.partition,
         start_offset=min([first, *(row.start_offset for row in joined)]),
         end_offset=max([last, *(row.end_offset for row in joined)]),
-        kind=gap.kind,
+        # A range that is lost in part counts as lost.
+        kind=LOST_BEFORE_COPY if LOST_BEFORE_COPY in kinds else gap.kind,
         leader_epoch=_leader_epoch(partition, context, joined),
         revision=outcome.revision,
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.api.offset_queries import RecordsToDelete
-from services.api.partitions import OffsetGap
+from services.api.partitions import DELETED_AT_BROKER, OffsetGap
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.behaviour.test_lost_before_copy import lose_before_copy
@@ -77,7 +77,13 @@ def test_nothing_is_decided_before_the_broker_has_written_its_log_start(
     assert (stack.ranges(), stack.rlmm.partition_state(NAME).value.gaps) == ([(0, 9)], ())
     broker.writes_log_starts(f"{NAME.topic} 0 {CUT}")
     take_turns(rlm, rounds=2)
-    assert (stack.ranges(), stack.rlmm.partition_state(NAME).value.gaps) == ([(0, 9), (20, 24)], ())
+    assert stack.ranges() == [(0, 9), (20, 24)]
+    # No loss, but Spark's readers pass recorded gaps only.
+    deleted = OffsetGap(10, 21, DELETED_AT_BROKER)
+    assert stack.rlmm.partition_state(NAME).value.gaps == (deleted,)
+    assert [problem.kind for problem in problems(rlm)] == [ProblemKind.DELETED_AT_BROKER]
+    assert description(rlm).copied_through_offset == 24
+    assert rlm.copy_lag().lost_partitions == 0
 
 
 def test_what_the_tier_still_has_is_named_until_it_is_deleted_there(

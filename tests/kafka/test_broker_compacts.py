@@ -122,7 +122,7 @@ def test_what_the_cleaner_left_is_copied_and_read_once_it_is_done(
     assert [segment.segment_size_in_bytes for segment in segments] == sizes
 
     records = consumed(tier.cluster, name)
-    assert len(records) < 180 - 7 * len(sizes) // 2  # there are holes
+    assert len(records) < 100  # the cleaner left some 10 of 120
     reader = tier.without_rolled_segments(tmp_path)
     assert fetched(reader, name, 0) == records
     for offset in range(180):

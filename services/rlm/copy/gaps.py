@@ -1,11 +1,18 @@
 """Record offsets that the broker deleted before their copy; delete dangling copies."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from services.api.calls import MAX_TEXT_LENGTH, MutationContext
-from services.api.errors import RemoteStorageError
-from services.api.partitions import LOST_BEFORE_COPY, OffsetGap, PartitionReport, is_recorded
+from services.api.errors import InvalidStateTransitionError, RemoteStorageError
+from services.api.partitions import (
+    DELETED_AT_BROKER,
+    LOST_BEFORE_COPY,
+    OffsetGap,
+    PartitionReport,
+    is_recorded,
+)
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.retention import young_copies
@@ -116,6 +123,25 @@ class LossRecorder:
             else:
                 self._record(partition, first, last, leader_epoch, why, losses)
         return losses
+
+    def record_deleted(
+        self, partition: Partition, tier: Tier, deleted: Sequence[Range], leader_epoch: int | None
+    ) -> None:
+        """Record ranges that were deleted at the broker (rules.deleted_before_copy).
+
+        They are no losses; readers pass them. Once a segment that reaches into one is copied, RLMM
+        refuses the range.
+
+        Raises:
+            RemoteStorageError: if RLMM is unreachable; copy nothing behind the ranges yet.
+        """
+        gaps = partition.tier.gaps.refresh(tier) if deleted else ()
+        context = MutationContext(reason="deleted at the broker", broker_leader_epoch=leader_epoch)
+        for first, last in deleted:
+            if not is_recorded(gaps, first, last):
+                gap = OffsetGap(first, last, DELETED_AT_BROKER)
+                with suppress(InvalidStateTransitionError):
+                    self.rlmm.record_gap(partition.topic_id_partition, gap, self.broker_id, context)
 
     def _record(
         self,

@@ -97,6 +97,15 @@ def lost_before_copy(
     ]
 
 
+def deleted_before_copy(
+    log: LocalLog, covered: OffsetRanges, log_start_offset: int
+) -> list[tuple[int, int]]:
+    """Return the ranges behind tiered offsets that DeleteRecords deleted at the broker."""
+    removed = log.removed_before_offset
+    there = OffsetRanges([*covered, (max(removed, log.segments[0].base_offset), INT64_MAX)])
+    return [(first, last) for first, last in there.gaps() if log_start_offset <= first < removed]
+
+
 def copied_through_offset(
     covered: OffsetRanges,
     candidates: Sequence[LocalSegment],

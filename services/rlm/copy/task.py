@@ -41,6 +41,7 @@ from services.rlm.copy.rules import (
     CopyRule,
     CopyRules,
     candidate_log_segments,
+    deleted_before_copy,
     in_tier,
     uncopied_log_segments,
 )
@@ -385,6 +386,8 @@ class CopyTask:
         lost = lost_ranges(self._partition, log, covered, tier)
         self._partition.copy.lost = tuple(lost)
         recorder = LossRecorder(self._rlmm, self._broker_id)
+        deleted = deleted_before_copy(log, covered, tier.log_start_offset)
+        recorder.record_deleted(self._partition, tier, deleted, self._epoch)
         why = self._why_lost(lost)
         losses = recorder.record(self._partition, tier, lost, self._epoch, elsewhere, why)
         report.problems += [*losses.recorded, *losses.unrecorded]

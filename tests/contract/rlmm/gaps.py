@@ -347,7 +347,11 @@ class GapRefusals(RlmmContractPart):
     ) -> None:
         known(rlmm, tp)
         for gap, broker_id, message in (
-            (OffsetGap(0, 9, "HOLE"), BROKER, r"^gap\.kind: must be LOST_BEFORE_COPY, is 'HOLE'"),
+            (
+                OffsetGap(0, 9, "HOLE"),
+                BROKER,
+                r"^gap\.kind: must be LOST_BEFORE_COPY, ",
+            ),
             (OffsetGap(0, 9, ""), BROKER, r"^gap\.kind: "),
             (OffsetGap(0, 9), -2, "^broker_id: "),
         ):
