@@ -311,8 +311,8 @@ def _earlier_history(log: LocalLog, tier: Tier) -> Range | None:
 
     The broker began the log again, on an empty disk: readers do not get what the tier has of it.
     """
-    if not log.lineage.entries:
-        return None
+    if not log.lineage.entries or log.log_end_offset < tier.log_start_offset:
+        return None  # Unknown, or not served: LOG_END_BELOW_LOG_START.
     first = log.lineage.entries[0]
     start = max(first.start_offset, tier.log_start_offset)
     found = [
