@@ -98,6 +98,8 @@ def deleted_at_broker(
     removed = log.removed_before_offset
     if tier_start_offset is None or max(tier_start_offset, log_start_offset) >= removed:
         return None
+    if removed <= log.segments[0].base_offset:
+        return None  # Retention deletes whole segments; that is no request.
     text = (
         f"records below offset {removed} were deleted at the broker (DeleteRecords), which deletes "
         "nothing in the tier: consumers of RLM still read them from offset "
