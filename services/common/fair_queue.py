@@ -234,6 +234,18 @@ class TokenBucket:
             self._refill()
             return max(-self._tokens / self.rate_per_s, 0.0)
 
+    def reserve(self, amount: float) -> tuple[float, float]:
+        """Take `amount`, but no more than the rate earns in MOST_CHARGED_S, at once if at all.
+
+        For amounts that nothing waits for in line: any number of callers may come together.
+
+        Returns:
+            What was taken, and 0; or 0, and the seconds after which to try again.
+        """
+        most = min(amount, self.rate_per_s * MOST_CHARGED_S)
+        wait_s = self._take_or_wait_s(most)
+        return (0.0, wait_s) if wait_s else (most, 0.0)
+
     def force_take(self, amount: float) -> None:
         """Take `amount` at once; later callers wait until the rate has paid the debt."""
         with self._lock:

@@ -22,7 +22,7 @@ from services.common.retry import replan
 from services.records.batches import BatchError
 from services.records.runs import BatchRun
 from services.rlm.fetch.aborted_transactions import AbortedTransactions, IndexEntries
-from services.rlm.fetch.chunk_cache import MIB, Chunk
+from services.rlm.fetch.chunk_cache import Chunk
 from services.rlm.fetch.index_cache import unread
 from services.rlm.fetch.partition_view import (
     Bounds,
@@ -75,6 +75,10 @@ class PartitionBudget:
     def exhausted(self) -> bool:
         """Return whether no further batch can fit, so that nothing need be read to see it."""
         return self._has_refused or (not self._request.empty and self.left_bytes == 0)
+
+    def limit(self, most_bytes: int) -> None:
+        """Let the rest of the read have no more than so many bytes."""
+        self._left_bytes = min(self._left_bytes, most_bytes)
 
     def takes(self, size_bytes: int) -> bool:
         """Count a batch if it still fits; the first that does not fit ends the read."""
@@ -339,7 +343,10 @@ class PartitionFetch:
     def _segment_of_tier(
         self, segment: RemoteLogSegmentMetadata, end_offset: int, budget: PartitionBudget
     ) -> Iterator[tuple[RecordSource, BatchRun]]:
-        self._remote.require_quota()
+        wanted_bytes = max(min(budget.left_bytes, segment.segment_size_in_bytes), 1)
+        reserved_bytes = self._remote.reserve_quota(wanted_bytes)
+        if reserved_bytes < wanted_bytes:
+            budget.limit(reserved_bytes)
         runs = self._remote.runs(
             segment,
             self._offset,
@@ -354,13 +361,10 @@ class PartitionFetch:
             with self._named(segment), self.view.remote_slot(), closing(runs):
                 for run in runs:
                     fetched_bytes += run.size_bytes
-                    if fetched_bytes >= MIB:
-                        self._remote.count_fetched(fetched_bytes)
-                        fetched_bytes = 0
                     yield RecordSource.REMOTE, run
                     self._offset = run.last_offset + 1
         finally:
-            self._remote.count_fetched(fetched_bytes)
+            self._remote.settle_quota(reserved_bytes, fetched_bytes)
         if not budget.exhausted:
             self._offset = max(self._offset, segment.end_offset + 1)
 

@@ -23,7 +23,7 @@ from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT64_MAX
 from services.common.bounded_file import open_regular
-from services.common.fair_queue import FairQueue, QuotaLimit, Slot
+from services.common.fair_queue import MOST_CHARGED_S, FairQueue, QuotaLimit, Slot
 from services.records.batches import NO_CLAIMS, BatchError, Claims, FileWindow
 from services.records.index_files import (
     OFFSET_ENTRY,
@@ -289,9 +289,27 @@ class RemoteSegmentReader:
             FETCH_THROTTLE_SECONDS.observe(owed_s)
             raise ReadThrottledError(owed_s)
 
-    def count_fetched(self, size_bytes: int) -> None:
-        """Count bytes that a fetch returns against the quota."""
-        self._quota.force_take(size_bytes)
+    def reserve_quota(self, wanted_bytes: int) -> int:
+        """Take the bytes that a read may return from the fetch quota, before it begins.
+
+        Readers who come together see what each of them took. `settle_quota` follows.
+
+        Returns:
+            How many bytes the read may return.
+
+        Raises:
+            ReadThrottledError: if the quota is used up.
+        """
+        reserved, owed_s = self._quota.reserve(wanted_bytes)
+        if owed_s > 0:
+            FETCH_THROTTLE_SECONDS.observe(owed_s)
+            raise ReadThrottledError(owed_s)
+        return int(reserved)
+
+    def settle_quota(self, reserved_bytes: int, fetched_bytes: int) -> None:
+        """Give back what a read did not return, or take what a large batch had more."""
+        more_bytes = fetched_bytes - reserved_bytes
+        self._quota.force_take(min(more_bytes, self._quota.rate_per_s * MOST_CHARGED_S))
 
     def first_offset_since(self, segment: RemoteLogSegmentMetadata, time_ms: int) -> int:
         """Return an offset of the segment before which every record is older than `time_ms`.
