@@ -248,7 +248,7 @@ class Transactions:
 
 
 def _is_condemned(e: DBAPIError | psycopg.Error) -> bool:
-    return isinstance(e, LostSessionError) or sqlstate(e) in _STALE | _CONDEMNED
+    return isinstance(e, LostSessionError) or sqlstate(e).split()[0] in _STALE | _CONDEMNED
 
 
 def retry_if_rolled_back(transaction: Callable[[], T]) -> T:
