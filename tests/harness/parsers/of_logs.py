@@ -139,7 +139,8 @@ def _read_leader_epochs(data: bytes) -> None:
 
 
 def _read_lineage(data: bytes) -> None:
-    assert read_lineage(written(data, "leader-epoch-checkpoint").parent).entries
+    found = read_lineage(written(data, "leader-epoch-checkpoint").parent)
+    assert found.entries or not any(line.strip() for line in data.split(b"\n")[2:])
 
 
 def _read_offset_checkpoint(data: bytes) -> None:
