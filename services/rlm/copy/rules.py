@@ -102,6 +102,8 @@ def deleted_before_copy(
 ) -> list[tuple[int, int]]:
     """Return the ranges behind tiered offsets that DeleteRecords deleted at the broker."""
     removed = log.removed_before_offset
+    if removed == log.segments[0].base_offset:
+        return []  # Perhaps retention was deleting segments when the broker wrote that.
     there = OffsetRanges([*covered, (max(removed, log.segments[0].base_offset), INT64_MAX)])
     return [(first, last) for first, last in there.gaps() if log_start_offset <= first < removed]
 
