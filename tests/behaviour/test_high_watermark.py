@@ -69,7 +69,7 @@ def test_records_of_a_new_leader_at_offsets_of_the_old_one_are_copied(
     reported = description(new)
     assert {p.kind for p in reported.problems} <= {ProblemKind.INDEX_REBUILT}
     assert (reported.pending_segments, reported.copied_through_offset) == (0, 39)
-    assert offsets_read(new, 25).startswith(batch(25, 5, timestamp_ms=now_ms))
+    assert offsets_read(new, 25).startswith(batch(25, 5, timestamp_ms=now_ms, leader_epoch=3))
 
 
 def test_a_rolled_segment_waits_for_the_high_watermark_and_no_longer(

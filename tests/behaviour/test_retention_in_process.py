@@ -205,7 +205,7 @@ def test_a_log_that_grows_makes_a_size_limit_due(
     put(stack, {"retention.bytes": str(sum(sizes) + active.stat().st_size)})
     take_turns(rlm, rounds=2)
     assert len(stack.segments()) == 6
-    files.segment(60, [active.read_bytes() + b"\0" * sizes[0]])
+    files.segment(60, [active.read_bytes(), batch(65, payload=bytes(sizes[0]))])
     take_turns(rlm)
     assert len(stack.segments()) == 5
 
@@ -614,7 +614,7 @@ def test_numbers_grow_over_restarts_and_beside_another_reporter(
     second = stored_report(stack).report_number
     assert second > first
     # Has not seen the other's reports: the first number is too low.
-    files.segment(60, [files.file(60, ".log").read_bytes() + b"\0" * 100])
+    files.segment(60, [files.file(60, ".log").read_bytes(), batch(65)])
     take_turns(rlm, rounds=2)
     third = stored_report(stack)
     assert third.report_number > second
