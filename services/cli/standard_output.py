@@ -63,6 +63,8 @@ def guard_standard_output() -> None:
 
 
 def _guarded(stream: TextIO) -> TextIO:
+    if stream not in (sys.__stdout__, sys.__stderr__):
+        return stream  # Of a program that runs a command in its own process.
     raw = _Output(stream.fileno(), "w", closefd=False)
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
