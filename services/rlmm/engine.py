@@ -94,6 +94,12 @@ def create_database_engine(
 
         return sessions.begin(begun, entry)
 
+    @event.listens_for(engine, "checkin")
+    def checkin(connection: "psycopg.Connection[Any] | None", entry: ConnectionPoolEntry) -> None:
+        # A pool that was discarded gets its borrowed connections back, and closes none of them.
+        if connection is not None and entry.info[_POOL] is not engine.pool:
+            connection.close()
+
     return engine
 
 
@@ -210,8 +216,8 @@ def _settings(limits: DatabaseLimits) -> dict[str, str]:
     return {name: str(value) for name, value in settings.items()}
 
 
-_SESSION = "session"
-"""The key under which a pooled connection keeps how to verify its session."""
+_SESSION, _POOL = "session", "pool"
+"""The keys under which a pooled connection keeps how to verify its session, and its pool."""
 
 _PROCESS, _SERVER = "process", "server"
 """What serves a session; in its state beside its settings."""
@@ -258,6 +264,7 @@ class _Sessions:
         Raises:
             RetriableRemoteStorageError: the session is refused.
         """
+        entry.info[_POOL] = self._engine.pool
         connection = connect()
         try:
             connection.autocommit = True

@@ -113,10 +113,22 @@ def test_an_epoch_that_is_over_is_fenced(stack: Stack, log_dir: Path, door: str)
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "offset"), [(20, 30, 5), (0, 20, 10), (0, 20, 19)], ids=str
+    ("first", "second", "offset", "answer"),
+    [
+        (20, 30, 5, (FetchError.OFFSET_OUT_OF_RANGE, b"")),
+        (0, 20, 10, (FetchError.NONE, batch(20, 10))),
+        (0, 20, 19, (FetchError.NONE, batch(20, 10))),
+    ],
+    ids=["below the log start", "a gap begins", "a gap ends"],
 )
-def test_below_the_log_start_and_in_a_gap_is_out_of_range(
-    stack: Stack, log_dir: Path, door: str, first: int, second: int, offset: int
+def test_below_the_log_start_is_out_of_range_and_a_gap_is_passed(
+    stack: Stack,
+    log_dir: Path,
+    door: str,
+    first: int,
+    second: int,
+    offset: int,
+    answer: tuple[FetchError, bytes],
 ) -> None:
     for number in (0, 2):
         three_segments(log_dir, replace(NAME, partition=number))
@@ -131,7 +143,7 @@ def test_below_the_log_start_and_in_a_gap_is_out_of_range(
     assert stack.ranges(SICK) == [(first, first + 9), (second, second + 9)]
     with opened(door, stack.rlm()) as opened_door:
         wanted = FetchPartition(SICK, offset, EVERYTHING)
-        assert answers_of(opened_door, wanted) == (FetchError.OFFSET_OUT_OF_RANGE, b"")
+        assert answers_of(opened_door, wanted) == answer
 
 
 def damage_log(stack: Stack) -> None:

@@ -250,7 +250,7 @@ def test_a_segment_that_was_written_to_stays(
     put(stack, NOTHING_STAYS)
     retain(make_rlm(rsm=meanwhile(stack, 20, lambda: log.write_bytes(log.read_bytes() + b"x"))))
     assert here(files) == ALL[2:]
-    assert "changed since it was listed" in caplog.text
+    assert "bytes in the tier and" in caplog.text
 
 
 def test_other_records_behind_the_same_first_batch_stay(

@@ -1,7 +1,6 @@
 """`python -m demos ship` on a log of one's own, and the reading back that it rests on."""
 
 import json
-import os
 import shutil
 import signal
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from services.rlm.manager import BrokerRemoteLogManager
 from tests.harness.demos import running_demo
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs
+from tests.harness.small_disk import small_disk
 from tests.harness.world import BUNDLED_LOG, World
 
 Listing = dict[str, tuple[int, int, int, int]]
@@ -159,12 +159,13 @@ def test_a_demo_that_is_signalled_to_end_cleans_up(tmp_path: Path, server_direct
 
 
 def test_a_log_that_the_disk_has_no_room_for_stops_the_demo_at_once(
-    tmp_path: Path, server_directory: Path
+    tmp_path: Path,
 ) -> None:
     log_dir = own_log(tmp_path, "clicks-0")
-    size_bytes = shutil.disk_usage(server_directory).free
-    os.truncate(log_dir / "clicks-0" / f"{0:020}.log", size_bytes)  # a hole, which takes no room
-    with running_demo(demo_of(log_dir), server_directory / "full-demo") as process:
+    with (
+        small_disk(tmp_path / "disk", 1024 * 1024) as disk,
+        running_demo(demo_of(log_dir), disk.path / "full-demo") as process,
+    ):
         output, errors = process.communicate(timeout=120)
     assert (process.returncode, output) == (EXIT_FAILED, "")
     assert "5 rolled segments; " in errors

@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 import pytest
+from prometheus_client import REGISTRY
 
 from services.api.calls import current_call
 from services.api.errors import InvalidRequestError, RetriableRemoteStorageError, ThrottledError
@@ -340,7 +341,7 @@ def test_a_thousand_idle_streams_are_gone_when_they_have_been_idle_for_long_enou
 def test_streams_that_wait_are_let_in_when_idle_ones_leave(address: str, client: Client) -> None:
     with idle_peer(address, 1) as peer, ThreadPoolExecutor(1) as pool:
         peer.open_calls(path("Copy"), STREAMS - 1)
-        eventually(lambda: _threads_named("stream-in") == 4)
+        eventually(lambda: _copies() == STREAMS - 1)
         copy = pool.submit(client.copy, b"waits")
         with pytest.raises(TimeoutError):
             copy.result(timeout=1)
@@ -379,7 +380,7 @@ def test_streams_in_progress_may_end_within_the_drain(service: Streams) -> None:
         under_way = client.stream("Slow", b"")
         assert service.held.acquire(timeout=30)
         idle = [client.open_copy(done) for _ in range(STREAMS)]
-        eventually(lambda: _threads_named("stream-in") == 4)
+        eventually(lambda: _copies() == STREAMS)
         with ThreadPoolExecutor(1) as pool:
             draining = pool.submit(cleanup.close)
             # A server that drains refuses; how, is gRPC's to say.
@@ -399,7 +400,7 @@ def test_idle_streams_end_with_the_drain(service: Streams) -> None:
         client = _draining_client(service, 3_000, outside, cleanup)
         assert client.unary("LookUp") == b"found"
         idle = [client.open_copy(done) for _ in range(STREAMS)]
-        eventually(lambda: _threads_named("stream-in") == 4)
+        eventually(lambda: _copies() == STREAMS)
         started = time.monotonic()
         cleanup.close()
         assert time.monotonic() - started > 2.5
@@ -430,3 +431,9 @@ def _is_refused(client: Client) -> bool:
 
 def _threads_named(name: str) -> int:
     return sum(thread.name.startswith(name) for thread in threading.enumerate())
+
+
+def _copies() -> float:
+    """Return how many copies have a thread or wait for one."""
+    names = ("sediment_rpc_calls_in_progress", "sediment_rpc_calls_waiting")
+    return sum(REGISTRY.get_sample_value(name, {"kind": "stream-in"}) or 0 for name in names)

@@ -78,7 +78,7 @@ def test_it_is_certified_as_server_and_client_and_may_read_everything() -> None:
     policy = tomllib.loads(found.one("ConfigMap", "sediment-policy")["data"]["policy.toml"])
     (grant,) = (g for g in policy["grant"] if certificate["uris"] == g["identities"])
     assert grant["roles"] == ["auditor"]
-    assert "topics" not in grant
+    assert grant["topics"] == ["*"]
 
 
 def test_probes_connect_to_the_port_that_it_serves() -> None:

@@ -555,6 +555,8 @@ class PartitionView:
         elif not is_recorded(
             self.ask(lambda: partition.tier.gaps.refresh(self.tier)), offset, behind - 1
         ):
+            if partition.role.log_is_not_served:
+                raise self.not_there(offset, f"offset {offset} is in no segment of the tier")
             raise RetriableRemoteStorageError(
                 f"{partition.topic_id_partition}: offsets {offset} to {behind - 1} are neither in "
                 "the tier nor on this disk, and no loss is recorded yet; retry"
