@@ -1,5 +1,6 @@
 """Test reads of shipped data, partly or wholly from the tier."""
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,9 +24,11 @@ from services.api.remote_log_manager import (
     RemoteLogManager,
 )
 from services.api.remote_storage_manager import IndexType
+from services.api.segments import RemoteLogSegmentMetadata
 from services.common.client_security import PLAINTEXT
 from services.common.settings import ServiceSettings
-from services.rlm.fetch.chunk_cache import ChunkCache, ChunkLimits
+from services.records.batches import MemoryWindow, walk_batches
+from services.rlm.fetch.chunk_cache import MIB, ChunkCache, ChunkLimits
 from services.rlm.fetch.index_cache import RemoteIndexCache, check_index
 from services.rlm.fetch.partition_fetch import PartitionBudget, PartitionFetch, RequestBudget
 from services.rlm.fetch.segment_reader import RemoteReadLimits, RemoteSegmentReader
@@ -389,3 +392,42 @@ def test_a_segment_of_unknown_size_is_an_error_and_never_skipped(
     lose_rolled_segments(log_dir)
     rlm = BrokerRemoteLogManager([log_dir], stack.rsm, SizesUnknown(stack.rlmm))
     assert read(rlm, 0) is FetchError.UNKNOWN_SERVER_ERROR
+
+
+class RangesRead:
+    """The real RSM, and how many bytes of a log it reads in the store, in whole MiBs."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._rsm = stack.rsm
+        self.read_bytes = 0
+
+    def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int
+    ) -> Iterator[bytes | memoryview]:
+        end = min(end_position + 1 + -(end_position + 1) % MIB, metadata.segment_size_in_bytes)
+        self.read_bytes += end - start_position // MIB * MIB
+        return self._rsm.fetch_log_segment(metadata, start_position, end_position)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rsm, name)
+
+
+@pytest.mark.parametrize("max_bytes", [100_000, MIB, 3 * MIB])
+def test_a_sequential_reader_reads_each_byte_of_the_store_about_once(
+    stack: Stack, log_dir: Path, max_bytes: int
+) -> None:
+    files = PartitionFiles(log_dir)
+    files.segment(0, [batch(n, payload=os.urandom(70_000)) for n in range(150)])
+    files.snapshot(150)
+    files.segment(150, [batch(150)])
+    stack.ship(log_dir)
+    size_bytes = stack.segments()[0].segment_size_in_bytes
+    rsm = RangesRead(stack)
+    rlm, offset, delivered_bytes = stack.rlm(rsm=rsm), 0, 0
+    while offset < 150:
+        (found, *more) = fetch(rlm, offset, max_bytes=max_bytes)
+        data = b"".join(part.record_batches for part in (found, *more))
+        delivered_bytes += len(data)
+        offset += len(list(walk_batches(MemoryWindow(data), 0, len(data), offset, verify=False)))
+    assert delivered_bytes == size_bytes
+    assert rsm.read_bytes <= 1.05 * size_bytes
