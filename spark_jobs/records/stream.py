@@ -225,7 +225,7 @@ def _require_present(
         ):
             raise InvalidRangeError(
                 f"{tp.topic}-{tp.partition}: the stream has read this partition, which was removed "
-                "from the tier; the option failOnDataLoss=false goes on without it"
+                "from the tier; the option failOnDataLoss=false continues without it"
             )
 
 

@@ -148,6 +148,17 @@ def test_sessions_that_lost_what_was_set_are_left(
     assert before.isdisjoint(in_each_session(engine, "SELECT 1"))
 
 
+def test_a_connection_that_was_borrowed_when_its_pool_was_discarded_is_closed(
+    engine: Engine,
+) -> None:
+    borrowed = engine.raw_connection()
+    connection = borrowed.driver_connection
+    assert isinstance(connection, psycopg.Connection)
+    engine.dispose()
+    borrowed.close()
+    assert connection.closed
+
+
 def test_sessions_have_a_greatest_age(database_url: str) -> None:
     at_once = create_database_engine(database_url, replace(PATIENT, session_max_age_s=0.0))
     found = [*in_each_session(at_once, "SELECT 1"), *in_each_session(at_once, "SELECT 1")]

@@ -530,7 +530,7 @@ class PartitionView:
     def behind_hole(self, offset: int) -> int:
         """Return the next offset that the tier or the log has, if neither has `offset`.
 
-        A reader goes on there, as behind records that were compacted.
+        A reader continues there, as behind records that were compacted.
 
         Raises:
             OffsetOutOfRangeError, NotServedHereError: if the offset was deleted, or none follows.

@@ -332,7 +332,7 @@ def _start_health(
     servicer = health.HealthServicer(experimental_non_blocking=False)
     servicer.set("", _NOT_SERVING)
     servicer.set(LIVENESS, _SERVING)
-    # Nobody who calls here has an identity: what is idle ends, and leaves descriptors to others.
+    # Callers here have no identity: idle connections end, and leave descriptors to others.
     most = min(MAX_HEALTH_CONNECTIONS, max_descriptors() // 4)
     server = _create_server(
         HEALTH_THREADS,
