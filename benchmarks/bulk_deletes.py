@@ -13,10 +13,10 @@ from minio.deleteobjects import DeleteObject
 
 from benchmarks.deployment import Deployment
 from benchmarks.many_segments import make_segments, store_objects, store_rows
-from spark_jobs import retention_sweep
 from spark_jobs.options import SweepOptions
-from spark_jobs.stages import Engine
-from spark_jobs.sweep import SweepRun
+from spark_jobs.sweeps import retention_sweep
+from spark_jobs.sweeps.stages import Engine
+from spark_jobs.sweeps.sweep import SweepRun
 
 PARTITIONS = 20
 SEGMENTS = int(os.environ.get("BENCH_DELETED_SEGMENTS", "10000"))

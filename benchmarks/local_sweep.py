@@ -9,7 +9,7 @@ from benchmarks.bulk_deletes import NO_PACE, PARTITIONS, SEGMENTS, multi_deleted
 from benchmarks.deployment import deployed
 from benchmarks.measure import QUICK, Result, ratio
 from benchmarks.store import STORE
-from spark_jobs.local_engine import THREADS, LocalEngine
+from spark_jobs.sweeps.local_engine import THREADS, LocalEngine
 
 ROUNDS = 1 if QUICK else 5  # a round takes more than a minute with the creation of its objects
 

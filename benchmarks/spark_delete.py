@@ -8,8 +8,8 @@ from benchmarks.bulk_deletes import NO_PACE, PARTITIONS, SEGMENTS, multi_deleted
 from benchmarks.deployment import deployed
 from benchmarks.measure import Result, ratio
 from benchmarks.store import STORE
-from spark_jobs.spark_engine import SparkEngine
 from spark_jobs.spark_session import SparkSettings, spark_session
+from spark_jobs.sweeps.spark_engine import SparkEngine
 
 # A round takes more than a minute with the creation of its objects, one of 100,000 segments 15.
 ROUNDS = 3 if SEGMENTS <= 10_000 else 1

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from spark_jobs.sweep_error import EXIT_REFUSED
+from spark_jobs.sweeps.sweep_error import EXIT_REFUSED
 
 EXECUTOR = "executor"
 _MAIN = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"

@@ -17,14 +17,14 @@ from uuid import uuid4
 
 from services.api.errors import RemoteStorageError
 from services.common.printable import printable
-from spark_jobs.engines import open_local, open_spark, prefers_spark
 from spark_jobs.options import SweepOptions
-from spark_jobs.progress import still_said
-from spark_jobs.report import SEGMENTS_SUFFIX
-from spark_jobs.scratch import TEMPORARY, disk_errors, scratch_directory
-from spark_jobs.stages import Engine, TooManySegmentsError
-from spark_jobs.sweep import Say, SweepRun
-from spark_jobs.sweep_error import EXIT_REFUSED, SweepError, service_errors
+from spark_jobs.sweeps.engines import open_local, open_spark, prefers_spark
+from spark_jobs.sweeps.progress import still_said
+from spark_jobs.sweeps.report import SEGMENTS_SUFFIX
+from spark_jobs.sweeps.scratch import TEMPORARY, disk_errors, scratch_directory
+from spark_jobs.sweeps.stages import Engine, TooManySegmentsError
+from spark_jobs.sweeps.sweep import Say, SweepRun
+from spark_jobs.sweeps.sweep_error import EXIT_REFUSED, SweepError, service_errors
 
 
 class JobConfig(Protocol):

@@ -4,12 +4,12 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from spark_jobs import partition_removal_sweep, retention_sweep
 from spark_jobs.checks.options import CheckReport, parse_rebuild, parse_reconcile, parse_scrub
 from spark_jobs.launch import ConfigT, RunJob, run_as_program
-from spark_jobs.stages import Engine
-from spark_jobs.sweep import SweepRun
-from spark_jobs.sweep_error import EXIT_REFUSED
+from spark_jobs.sweeps import partition_removal_sweep, retention_sweep
+from spark_jobs.sweeps.stages import Engine
+from spark_jobs.sweeps.sweep import SweepRun
+from spark_jobs.sweeps.sweep_error import EXIT_REFUSED
 
 Job = Callable[[Sequence[str]], int]
 

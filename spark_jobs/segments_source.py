@@ -14,8 +14,8 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segment_batches import SegmentBatch, SegmentScan
 from services.common.client_security import SecurityOptions
 from spark_jobs.connections import Services
-from spark_jobs.plan import SCAN_SCHEMA
 from spark_jobs.spark_schemas import spark_schema
+from spark_jobs.sweeps.plan import SCAN_SCHEMA
 
 NAME = "remote_log_segments"
 

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from services.common.secret_variables import is_private
 from spark_jobs.shipping import ship_package
-from spark_jobs.sweep_error import SweepError
+from spark_jobs.sweeps.sweep_error import SweepError
 
 DRIVER_MEMORY = "1g"
 _TASK_ATTEMPTS = 4

@@ -12,7 +12,7 @@ from hypothesis import settings
 from services.common.log import RepeatFilter
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint, SeaweedFS
-from services.rlmm import schema
+from services.rlmm.database import schema
 from tests.harness.databases import Databases
 from tests.harness.minio import MinioServer
 

@@ -19,8 +19,9 @@ from services.rlm import collectors, metrics
 from services.rlm.collectors import TopicGauge
 from services.rlm.metrics import TopicCounter
 from services.rlm.settings import RlmSettings
-from services.rlmm import metrics as rlmm_metrics
-from services.rlmm import verification_ages, watch_reader, watches
+from services.rlmm import verification_ages
+from services.rlmm.database import metrics as rlmm_metrics
+from services.rlmm.reads import watch_reader, watches
 from services.rlmm.settings import RlmmSettings
 from services.rpc.server import access, admission, interceptor, transport
 from services.rsm import direct, fetch, verification

@@ -22,7 +22,7 @@ CLOSURES = {
     "RLM's expiration task": ("services.rlm.retention.expiration_task", 44),
     "RSM's manager": ("services.rsm.manager", 27),
     "RLMM's manager": ("services.rlmm.manager", 46),
-    "Spark's retention sweep": ("spark_jobs.retention_sweep", 50),
+    "Spark's retention sweep": ("spark_jobs.sweeps.retention_sweep", 50),
 }
 
 

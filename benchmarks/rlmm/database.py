@@ -15,7 +15,7 @@ import psycopg
 from benchmarks.rlmm.histories import Layout, store
 from services.local.postgres import EmbeddedPostgres
 from services.local.stack import ServiceProcess, rlmm_settings
-from services.rlmm import schema, schema_revision
+from services.rlmm.database import schema, schema_revision
 
 # Settings of a server as large as its rows. None of them makes a commit less durable.
 SERVER_SETTINGS = {

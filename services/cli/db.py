@@ -22,11 +22,12 @@ from services.cli.output import (
     time_text,
 )
 from services.cli.rebuild import confirm_rebuild, rebuild
-from services.rlmm import maintenance, schema, schema_revision
-from services.rlmm.deployment_state import read_deployment_state
-from services.rlmm.maintenance import MaintenancePlan
-from services.rlmm.refused_connections import RefusedConnectionError
-from services.rlmm.schema import ROLE, ReaderRole
+from services.rlmm.database import schema, schema_revision
+from services.rlmm.database.refused_connections import RefusedConnectionError
+from services.rlmm.database.schema import ROLE, ReaderRole
+from services.rlmm.operations import maintenance
+from services.rlmm.operations.deployment_state import read_deployment_state
+from services.rlmm.operations.maintenance import MaintenancePlan
 from services.workflows import deployment_state
 
 app = command_group("Create, check, maintain and rebuild the metadata database.")

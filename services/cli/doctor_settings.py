@@ -26,8 +26,8 @@ from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LogDirError
 from services.rlm.roles.partition_roles import PartitionSource
 from services.rlm.settings import RlmSettings
-from services.rlmm import schema
-from services.rlmm.schema_revision import known_revision
+from services.rlmm.database import schema
+from services.rlmm.database.schema_revision import known_revision
 from services.rlmm.settings import RlmmSettings
 from services.rpc.server.policy import load_policy
 from services.rpc.tls import TlsFiles

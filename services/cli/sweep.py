@@ -25,9 +25,9 @@ from spark_jobs import options
 
 if TYPE_CHECKING:
     from spark_jobs.launch import ConfigT
-    from spark_jobs.report import SweepReport
-    from spark_jobs.stages import Engine
-    from spark_jobs.sweep import SweepRun
+    from spark_jobs.sweeps.report import SweepReport
+    from spark_jobs.sweeps.stages import Engine
+    from spark_jobs.sweeps.sweep import SweepRun
 
 
 app = command_group(
@@ -155,7 +155,7 @@ def retention(
       2  refused, all or in part; another run would refuse it again
       3  a service or Spark failed; run the command again and it continues
     """
-    from spark_jobs.retention_sweep import JOB, Config, run
+    from spark_jobs.sweeps.retention_sweep import JOB, Config, run
 
     _require_installed(engine)
 
@@ -219,7 +219,7 @@ def removal(
       2  refused, all or in part; another run would refuse it again
       3  a service or Spark failed; run the command again and it continues
     """
-    from spark_jobs.partition_removal_sweep import JOB, Config, run
+    from spark_jobs.sweeps.partition_removal_sweep import JOB, Config, run
 
     _require_installed(engine)
 
@@ -248,8 +248,8 @@ def removal(
 
 
 def _require_installed(engine: options.EngineName) -> None:
-    from spark_jobs.engines import require_spark
-    from spark_jobs.sweep_error import SweepError
+    from spark_jobs.sweeps.engines import require_spark
+    from spark_jobs.sweeps.sweep_error import SweepError
 
     try:
         if engine is options.EngineName.SPARK:
@@ -265,7 +265,7 @@ def _run(
     output: Format,
 ) -> int:
     from spark_jobs.launch import launch
-    from spark_jobs.sweep_error import SweepError
+    from spark_jobs.sweeps.sweep_error import SweepError
 
     document = sys.stdout if output is Format.JSON else None
     try:

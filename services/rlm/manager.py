@@ -64,14 +64,14 @@ from services.rlm.fetch.fetcher import Fetcher
 from services.rlm.fetch.index_cache import IndexFileLimits, IndexFiles, RemoteIndexCache
 from services.rlm.fetch.offset_finder import OffsetFinder
 from services.rlm.fetch.purgatory import FetchPurgatory, PurgatoryLimits
+from services.rlm.fetch.records_deletion import RecordsDeletion
+from services.rlm.fetch.replicas import AuxStateBuilder
 from services.rlm.fetch.segment_reader import RemoteReadLimits, RemoteSegmentReader
 from services.rlm.kafka_admin.polled_logs import PolledLogs
 from services.rlm.kafka_admin.poller import ClusterPoller, PolledCluster
 from services.rlm.kafka_log.log_dir import LogDirectories
 from services.rlm.metrics import MAX_TOPICS, TopicCounts
 from services.rlm.partition import Partition, new_partition
-from services.rlm.records_deletion import RecordsDeletion
-from services.rlm.replicas import AuxStateBuilder
 from services.rlm.reporting import Reporter
 from services.rlm.retention.expiration_task import Expiration
 from services.rlm.retention.local_files import LogDirLocks

@@ -4,13 +4,13 @@ import grpc
 
 from services.api.errors import InvalidRequestError
 from services.common.log import configure_logging
-from services.rlmm.db import Transactions
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.db import Transactions
+from services.rlmm.database.engine import create_database_engine
+from services.rlmm.database.metrics import publish_connections
+from services.rlmm.database.traced_statements import trace_statements
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.metrics import publish_connections
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rlmm.settings import RlmmSettings
-from services.rlmm.traced_statements import trace_statements
 from services.rlmm.verification_ages import VerificationAges
 from services.rpc.server.server import Service, serve
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc

@@ -35,8 +35,8 @@ from services.api.segments import (
     predecessors,
 )
 from services.api.topic_config import RetentionOwner, TopicConfig, topic_config
-from services.rlmm.rows import AnyRow, ms_of
-from services.rlmm.tables import NOW, DeploymentRow, PartitionRow, TopicRow
+from services.rlmm.database.rows import AnyRow, ms_of
+from services.rlmm.database.tables import NOW, DeploymentRow, PartitionRow, TopicRow
 
 _log = logging.getLogger(__name__)
 

@@ -68,46 +68,44 @@ from services.api.segments import (
 from services.api.topic_config import RetentionOwner, StoredTopicConfig, topic_config
 from services.api.validation import require, require_count, require_int32, require_int64
 from services.api.watches import WatchedPartition, WatchUpdate
-from services.rlmm import anomalies as anomaly_rows
-from services.rlmm import (
+from services.rlmm.changes import (
     audit,
     gaps,
     leases,
-    limits,
-    listings,
-    lookups,
     partition_states,
     partitions,
     polled_log_rows,
-    segment_bins,
     segment_changes,
     topic_configs,
 )
-from services.rlmm.batch import change_partition
-from services.rlmm.db import Transactions
-from services.rlmm.group_commit import GroupCommit
+from services.rlmm.changes.batch import change_partition
+from services.rlmm.changes.group_commit import GroupCommit
+from services.rlmm.changes.imports import import_all
+from services.rlmm.changes.locked_partitions import LockedPartitions
+from services.rlmm.changes.segment_changes import apply_locked, apply_unlocked
+from services.rlmm.database import limits
+from services.rlmm.database.db import Transactions
+from services.rlmm.database.limits import Limits, check_storable, check_text
+from services.rlmm.database.schema_revision import is_usable, known_revision
+from services.rlmm.database.shares import ConnectionShares, WatchLimits
 from services.rlmm.guards import (
     TOPIC_FIELD,
     end_freeze,
     freeze_deletions,
     require_owner_may_delete,
 )
-from services.rlmm.imports import import_all
-from services.rlmm.limits import Limits, check_storable, check_text
-from services.rlmm.listings import SegmentQuery
-from services.rlmm.locked_partitions import LockedPartitions
-from services.rlmm.lookups import find_segments
-from services.rlmm.schema_revision import is_usable, known_revision
-from services.rlmm.segment_changes import apply_locked, apply_unlocked
-from services.rlmm.shares import ConnectionShares, WatchLimits
-from services.rlmm.watches import Watches
+from services.rlmm.operations import anomalies as anomaly_rows
+from services.rlmm.reads import listings, lookups, segment_bins
+from services.rlmm.reads.listings import SegmentQuery
+from services.rlmm.reads.lookups import find_segments
+from services.rlmm.reads.watches import Watches
 
 
 class SqlRemoteLogMetadataManager:
     """Satisfy services.api.remote_log_metadata_manager.RemoteLogMetadataManager; thread-safe.
 
-    All state is in the database, whose schema services.rlmm.schema.upgrade creates. Several
-    managers may run on the same database.
+    All state is in the database, whose schema services.rlmm.database.schema.upgrade creates.
+    Several managers may run on the same database.
     """
 
     def __init__(
@@ -244,7 +242,7 @@ class SqlRemoteLogMetadataManager:
 
     def scan_remote_log_segments(self, scan: SegmentScan) -> Iterator[SegmentBatch]:
         # Arrow takes some 36 MiB and only scans need it.
-        from services.rlmm import scans  # noqa: PLC0415
+        from services.rlmm.reads import scans  # noqa: PLC0415
 
         check_text(scan.topic, "topic")
         return scans.scan_segments(self._transactions, scan)

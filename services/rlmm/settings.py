@@ -6,9 +6,9 @@ from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from services.common.settings import ServiceSettings, whole_of
-from services.rlmm.engine import DatabaseLimits
-from services.rlmm.limits import Limits
-from services.rlmm.shares import ConnectionShares, WatchLimits
+from services.rlmm.database.engine import DatabaseLimits
+from services.rlmm.database.limits import Limits
+from services.rlmm.database.shares import ConnectionShares, WatchLimits
 
 
 class RlmmSettings(ServiceSettings):

@@ -8,8 +8,8 @@ from prometheus_client import Gauge
 from sqlalchemy import text
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.rlmm.db import Transactions
-from services.rlmm.tables import VERIFICATION_KINDS
+from services.rlmm.database.db import Transactions
+from services.rlmm.database.tables import VERIFICATION_KINDS
 
 INTERVAL_S = 60.0
 STOP_TIMEOUT_S = 1.0

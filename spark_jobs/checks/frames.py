@@ -15,11 +15,11 @@ from spark_jobs.checks.objects import (
     list_objects,
 )
 from spark_jobs.connections import Services
-from spark_jobs.plan import SCAN_SCHEMA
 from spark_jobs.segments_source import remote_log_segments
-from spark_jobs.spark_engine import SparkEngine
-from spark_jobs.stages import Stored
-from spark_jobs.sweep import require_all
+from spark_jobs.sweeps.plan import SCAN_SCHEMA
+from spark_jobs.sweeps.spark_engine import SparkEngine
+from spark_jobs.sweeps.stages import Stored
+from spark_jobs.sweeps.sweep import require_all
 
 _LISTINGS = 64
 

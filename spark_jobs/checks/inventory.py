@@ -31,9 +31,9 @@ from spark_jobs.checks.inventory_files import (
 )
 from spark_jobs.checks.objects import OBJECTS_SCHEMA, object_row
 from spark_jobs.checks.options import Inventory
-from spark_jobs.plan import batches_of, rows_in
-from spark_jobs.spark_engine import SparkEngine, cause_of, spark_errors
-from spark_jobs.sweep_error import EXIT_REFUSED, SweepError
+from spark_jobs.sweeps.plan import batches_of, rows_in
+from spark_jobs.sweeps.spark_engine import SparkEngine, cause_of, spark_errors
+from spark_jobs.sweeps.sweep_error import EXIT_REFUSED, SweepError
 
 COLUMNS = ("bucket", "key", "size", "last_modified_date")
 _VERSIONS = {"is_latest": "true", "is_delete_marker": "false"}

@@ -32,7 +32,7 @@ from services.workflows.segment_views import (
 from services.workflows.unfinished_copies import CopyKind, UnfinishedCopies, line_about
 from spark_jobs.checks.objects import OBJECT_FIELDS, object_of, object_row, views_of
 from spark_jobs.connections import Services
-from spark_jobs.plan import Row, batches_of, partition_key, rows_in, segment_of
+from spark_jobs.sweeps.plan import Row, batches_of, partition_key, rows_in, segment_of
 
 FINDING, COUNTED, VERIFIED = "FINDING", "COUNTED", "VERIFIED"
 UNREAD, UNFINISHED = "UNREAD", "UNFINISHED"

@@ -17,7 +17,7 @@ from services.api.remote_storage_manager import (
 )
 from services.workflows.segment_views import StoreView
 from spark_jobs.connections import Services
-from spark_jobs.plan import Row, batches_of, rows_in
+from spark_jobs.sweeps.plan import Row, batches_of, rows_in
 
 SEGMENT_KEY = ("topic_id", "partition", "segment_id")
 

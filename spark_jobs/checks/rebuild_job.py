@@ -15,11 +15,11 @@ from spark_jobs.checks.frames import listed_objects, whole_frame
 from spark_jobs.checks.objects import OBJECT_FIELDS, SEGMENT_KEY
 from spark_jobs.checks.options import CheckReport, RebuildConfig
 from spark_jobs.checks.rebuilding import REBUILT_SCHEMA, rebuild_partitions, rebuilt_of
-from spark_jobs.spark_engine import SparkEngine, spark_errors
 from spark_jobs.spark_schemas import spark_schema
-from spark_jobs.stages import Engine
-from spark_jobs.sweep import SweepRun
-from spark_jobs.sweep_error import EXIT_PARTIAL, SweepError
+from spark_jobs.sweeps.spark_engine import SparkEngine, spark_errors
+from spark_jobs.sweeps.stages import Engine
+from spark_jobs.sweeps.sweep import SweepRun
+from spark_jobs.sweeps.sweep_error import EXIT_PARTIAL, SweepError
 
 JOB = "rebuild"
 _PARTITIONS_SCHEMA = pa.schema(

@@ -21,7 +21,7 @@ from services.workflows.rebuild_report import Difference, DifferenceKind, Rebuil
 from services.workflows.segment_views import MetadataView
 from spark_jobs.checks.objects import views_of
 from spark_jobs.connections import Services
-from spark_jobs.plan import Row, batches_of, partition_key, rows_in, topic_id_partition_of
+from spark_jobs.sweeps.plan import Row, batches_of, partition_key, rows_in, topic_id_partition_of
 
 _COUNTS = ("segments", "same", "incomplete", "imported", "finished")
 

@@ -39,12 +39,12 @@ from spark_jobs.checks.judging import (
 )
 from spark_jobs.checks.options import CheckReport, ReconcileConfig
 from spark_jobs.connections import Services
-from spark_jobs.marking import now_ms
-from spark_jobs.plan import Row
-from spark_jobs.spark_engine import SparkEngine, spark_errors
-from spark_jobs.stages import Engine
-from spark_jobs.sweep import SweepRun
-from spark_jobs.sweep_error import EXIT_PARTIAL, SweepError
+from spark_jobs.sweeps.marking import now_ms
+from spark_jobs.sweeps.plan import Row
+from spark_jobs.sweeps.spark_engine import SparkEngine, spark_errors
+from spark_jobs.sweeps.stages import Engine
+from spark_jobs.sweeps.sweep import SweepRun
+from spark_jobs.sweeps.sweep_error import EXIT_PARTIAL, SweepError
 
 JOB = "reconcile"
 

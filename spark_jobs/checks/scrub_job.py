@@ -14,10 +14,10 @@ from spark_jobs.checks.frames import listed_objects, segments_with_objects, whol
 from spark_jobs.checks.objects import SEGMENT_KEY
 from spark_jobs.checks.options import CheckReport, ScrubConfig
 from spark_jobs.checks.scrubbing import SCRUBBED_SCHEMA, scrub_segments, scrubbed_of
-from spark_jobs.spark_engine import SparkEngine, spark_errors
-from spark_jobs.stages import Engine
-from spark_jobs.sweep import SweepRun, share_of
-from spark_jobs.sweep_error import EXIT_FAILED, EXIT_PARTIAL, SweepError
+from spark_jobs.sweeps.spark_engine import SparkEngine, spark_errors
+from spark_jobs.sweeps.stages import Engine
+from spark_jobs.sweeps.sweep import SweepRun, share_of
+from spark_jobs.sweeps.sweep_error import EXIT_FAILED, EXIT_PARTIAL, SweepError
 
 JOB = "scrub"
 

@@ -11,10 +11,10 @@ from services.workflows.check_documents import SCRUB_KINDS
 from services.workflows.coverage import COUNTS, Coverage, verified_of
 from services.workflows.scrub import Pace, Scrub, Scrubbed, ScrubPlan
 from services.workflows.segment_views import StoreView
-from spark_jobs import waves
 from spark_jobs.checks.objects import views_of
 from spark_jobs.connections import Services
-from spark_jobs.plan import Row, rows_in
+from spark_jobs.sweeps import waves
+from spark_jobs.sweeps.plan import Row, rows_in
 
 _COUNTS = ("segments", "verified", "damaged", "unchecked", "gone", "unlisted", "read_bytes")
 _TOPIC_FIELDS = [pa.field("topic_id", pa.string()), *(pa.field(n, pa.int64()) for n in COUNTS)]

@@ -24,14 +24,14 @@ from spark_jobs.export.options import JOB, ExportOptions, parse_args
 from spark_jobs.export.progress import application_id, begin_of, ranges
 from spark_jobs.export.table import ExportTable
 from spark_jobs.launch import print_line, stopped_by_signals
-from spark_jobs.progress import still_said
 from spark_jobs.records.options import RecordsOptions, records_options
 from spark_jobs.records.source import NAME, SedimentRecords
 from spark_jobs.records.tier import TierReader, connected, read_reach, wanted_partitions
-from spark_jobs.scratch import scratch_directory
-from spark_jobs.spark_engine import raised_in_task, spark_errors
 from spark_jobs.spark_session import java_and_spark
-from spark_jobs.sweep_error import EXIT_PARTIAL, SweepError, service_errors
+from spark_jobs.sweeps.progress import still_said
+from spark_jobs.sweeps.scratch import scratch_directory
+from spark_jobs.sweeps.spark_engine import raised_in_task, spark_errors
+from spark_jobs.sweeps.sweep_error import EXIT_PARTIAL, SweepError, service_errors
 
 Say = Callable[[str], None]
 Report = dict[str, Any]

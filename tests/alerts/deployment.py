@@ -13,7 +13,7 @@ from services.local.certificates import Certificate, CertificateAuthority
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import SeaweedFS
 from services.local.stack import ServiceProcess, rlm_settings
-from services.rlmm import schema
+from services.rlmm.database import schema
 from tests.alerts.cluster_state import ClusterState, published_state
 from tests.harness.certificates import OPERATOR
 from tests.harness.eventually import eventually

@@ -17,7 +17,7 @@ from services.api.errors import RemoteStorageError
 from services.api.remote_log_metadata_manager import all_segments
 from services.common.client_security import ClientSecurity
 from services.local.certificates import Certificate
-from services.rlmm.engine import DatabaseLimits, create_database_engine
+from services.rlmm.database.engine import DatabaseLimits, create_database_engine
 from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient
 from tests.alerts.deployment import CONNECTIONS, Deployment

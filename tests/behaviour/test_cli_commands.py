@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from services.cli.main import COMMANDS, app, load
 from services.local.stack import own_environment
-from services.rlmm.schema_revision import known_revision
+from services.rlmm.database.schema_revision import known_revision
 from tests.harness.sediment_command import sediment, sediment_process
 
 # What a command needs it imports itself: help is for people who wait for it.

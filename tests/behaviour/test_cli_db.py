@@ -12,9 +12,16 @@ from psycopg import sql
 from sqlalchemy import make_url
 
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm import schema
-from services.rlmm.schema import ROLE, VIEWS, SchemaProblem, check_schema, current_revision, upgrade
-from services.rlmm.schema_revision import known_revision
+from services.rlmm.database import schema
+from services.rlmm.database.schema import (
+    ROLE,
+    VIEWS,
+    SchemaProblem,
+    check_schema,
+    current_revision,
+    upgrade,
+)
+from services.rlmm.database.schema_revision import known_revision
 from tests.harness.sediment_command import Completed, sediment
 
 pytestmark = pytest.mark.deep

@@ -12,7 +12,7 @@ from services.api.ids import TopicIdPartition
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import all_partitions, all_segments
 from services.api.segments import RemoteLogSegmentState
-from services.rlmm.deployment_state import read_deployment_state
+from services.rlmm.operations.deployment_state import read_deployment_state
 from services.workflows.deployment_state import keep, read_head
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness import served_fixtures

@@ -16,7 +16,7 @@ from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint
 from services.rlm.kafka_admin.client import connected
 from services.rlm.kafka_admin.security import KafkaSecurity
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.client.channel import open_channel

@@ -25,7 +25,7 @@ from services.api.segments import (
     segment_leader_epochs,
 )
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.factory import build_manager

@@ -21,7 +21,7 @@ from services.rlm.copy.segment import CopyLimits, SegmentCopier
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.reporting import Reporter, report_of
 from services.rlm.retention.snapshot import take_snapshot
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.workflows.deletion import Deleter, finish_deletion
 from tests.harness.retained_log import (
     AT_ONCE,

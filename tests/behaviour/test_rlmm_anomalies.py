@@ -13,9 +13,9 @@ from services.api.remote_log_metadata_manager import (
     SweepRecord,
     all_anomalies,
 )
-from services.rlmm import limits
-from services.rlmm.anomalies import fingerprint
+from services.rlmm.database import limits
 from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rlmm.operations.anomalies import fingerprint
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from tests.contract.rlmm.anomalies import anomaly, seen
 from tests.contract.test_rlmm_over_grpc import client_over

@@ -24,7 +24,7 @@ from services.api.remote_log_metadata_manager import (
 )
 from services.api.segment_batches import SegmentAddition
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlmm.engine import DatabaseLimits, create_database_engine
+from services.rlmm.database.engine import DatabaseLimits, create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import (
     BROKER,

@@ -9,7 +9,7 @@ import pytest
 
 from services.api.errors import FencedLeaderEpochError, RemoteResourceNotFoundError
 from services.api.retention import Deletion, DeletionReason
-from services.rlmm.maintenance import MaintenancePlan, maintain
+from services.rlmm.operations.maintenance import MaintenancePlan, maintain
 from services.workflows.deletion import Deleter, begin_deletion, finish_deletion
 from services.workflows.removal import begin_removal, finish_removal, remove_partition
 from tests.contract.rlmm.segments import (

@@ -12,10 +12,10 @@ from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.common.settings import whole_of
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
+from services.rlmm.database.shares import ConnectionShares
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.settings import RlmmSettings
-from services.rlmm.shares import ConnectionShares
 from tests.contract.rlmm.segments import finished, revision_of
 from tests.harness.eventually import eventually
 from tests.harness.patience import PATIENT

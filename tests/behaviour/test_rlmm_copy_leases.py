@@ -18,11 +18,11 @@ from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.remote_log_metadata_manager import SegmentUpdate, UpdateOutcome
 from services.api.segment_batches import MAX_LEASE_MS, MIN_LEASE_MS
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlmm.engine import create_database_engine
-from services.rlmm.idempotency import body_digest
+from services.rlmm.changes.idempotency import body_digest
+from services.rlmm.database.engine import create_database_engine
+from services.rlmm.database.schema import upgrade
+from services.rlmm.database.schema_revision import MIGRATIONS
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.schema import upgrade
-from services.rlmm.schema_revision import MIGRATIONS
 from tests.contract.rlmm.segments import (
     BROKER,
     DELETE_STARTED,

@@ -14,11 +14,11 @@ from services.api.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
-from services.rlmm.db import Transactions
-from services.rlmm.engine import DatabaseLimits, create_database_engine
+from services.rlmm.database.db import Transactions
+from services.rlmm.database.engine import DatabaseLimits, create_database_engine
+from services.rlmm.database.metrics import LAST_SUCCESS, publish_connections
+from services.rlmm.database.shares import ConnectionShares
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.metrics import LAST_SUCCESS, publish_connections
-from services.rlmm.shares import ConnectionShares
 from tests.harness.published import published
 
 CONNECTIONS = 2

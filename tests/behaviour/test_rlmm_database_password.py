@@ -11,8 +11,8 @@ from sqlalchemy import Engine
 
 from services.api.errors import RetriableRemoteStorageError
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm.db import Transactions
-from services.rlmm.engine import Passwords, create_database_engine
+from services.rlmm.database.db import Transactions
+from services.rlmm.database.engine import Passwords, create_database_engine
 from tests.harness.sediment_command import sediment
 
 ROLE = "rotated"

@@ -28,9 +28,9 @@ from services.api.remote_log_metadata_manager import (
 )
 from services.api.segment_batches import BinQuery, SegmentAxis
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.rlmm.engine import create_database_engine
-from services.rlmm.maintenance import MaintenancePlan, maintain
+from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rlmm.operations.maintenance import MaintenancePlan, maintain
 from tests.contract.rlmm.segments import (
     BROKER,
     DELETE_FINISHED,

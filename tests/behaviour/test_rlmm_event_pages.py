@@ -7,7 +7,7 @@ from sqlalchemy import Engine, text
 from services.api.ids import TopicIdPartition
 from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import all_events
-from services.rlmm.audit import MAX_EXAMINED
+from services.rlmm.changes.audit import MAX_EXAMINED
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import add, segment
 

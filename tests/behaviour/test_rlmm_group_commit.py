@@ -17,13 +17,13 @@ from services.api.errors import (
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.api.segment_batches import SegmentAddition
-from services.rlmm.batch import Asked, Outcomes, SegmentBatch, change_in
-from services.rlmm.db import Transactions
-from services.rlmm.engine import DatabaseLimits, create_database_engine
-from services.rlmm.group_commit import MAX_ROWS
-from services.rlmm.locked_partitions import LockedPartitions
+from services.rlmm.changes.batch import Asked, Outcomes, SegmentBatch, change_in
+from services.rlmm.changes.group_commit import MAX_ROWS
+from services.rlmm.changes.locked_partitions import LockedPartitions
+from services.rlmm.changes.segment_changes import update
+from services.rlmm.database.db import Transactions
+from services.rlmm.database.engine import DatabaseLimits, create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.segment_changes import update
 from tests.contract.rlmm.segments import (
     BROKER,
     DELETE_FINISHED,

@@ -15,7 +15,7 @@ from services.api.remote_log_metadata_manager import (
     all_segments,
 )
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlmm import lookups
+from services.rlmm.reads import lookups
 from tests.contract.rlmm.segments import (
     DELETE_FINISHED,
     DELETE_STARTED,

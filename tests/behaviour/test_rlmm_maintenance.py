@@ -15,8 +15,8 @@ from services.api.errors import (
 from services.api.ids import TopicIdPartition
 from services.api.partitions import VerificationKind, VerificationRun, VerifiedTopic
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.rlmm import maintenance
-from services.rlmm.maintenance import MaintenancePlan, MaintenanceReport, maintain
+from services.rlmm.operations import maintenance
+from services.rlmm.operations.maintenance import MaintenancePlan, MaintenanceReport, maintain
 from tests.contract.rlmm.anomalies import anomaly
 from tests.contract.rlmm.segments import (
     DELETE_FINISHED,

@@ -9,10 +9,10 @@ from sqlalchemy import Engine
 
 from services.api.ids import TopicIdPartition
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlmm.db import key_of, partition_row, run
-from services.rlmm.limits import MAX_PAGE_BYTES, Limits, segment_size_bytes
-from services.rlmm.lookups import BY_ID, SEGMENTS_FOR_OFFSETS
+from services.rlmm.database.db import key_of, partition_row, run
+from services.rlmm.database.limits import MAX_PAGE_BYTES, Limits, segment_size_bytes
 from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rlmm.reads.lookups import BY_ID, SEGMENTS_FOR_OFFSETS
 from tests.contract.rlmm.segments import finished, id_of
 
 TP = TopicIdPartition(uuid4(), "orders", 0)

@@ -16,11 +16,11 @@ from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.api.segment_batches import SegmentAddition, SegmentImport
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm.engine import DatabaseLimits, create_database_engine
+from services.rlmm.database.engine import DatabaseLimits, create_database_engine
+from services.rlmm.database.schema import current_revision, upgrade
+from services.rlmm.database.schema_revision import MIGRATIONS, known_revision
+from services.rlmm.database.tables import Base
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.schema import current_revision, upgrade
-from services.rlmm.schema_revision import MIGRATIONS, known_revision
-from services.rlmm.tables import Base
 from tests.contract.rlmm.segments import segment
 
 pytestmark = pytest.mark.deep

@@ -11,7 +11,7 @@ from services.api.calls import Call, MutationContext, serving
 from services.api.errors import DeletionRefusedError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import PartitionLeadership
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.partition_states import lineage, report_of, taken
 from tests.contract.rlmm.segments import (

@@ -15,9 +15,10 @@ import pytest
 from sqlalchemy import Connection
 
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm import epoch_index, lookups, watch_reader
-from services.rlmm.engine import create_database_engine
-from services.rlmm.listings import PageShape, SegmentQuery, page_statement, page_values
+from services.rlmm.database import epoch_index
+from services.rlmm.database.engine import create_database_engine
+from services.rlmm.reads import lookups, watch_reader
+from services.rlmm.reads.listings import PageShape, SegmentQuery, page_statement, page_values
 from tests.harness.rlmm_history import OFFSETS_PER_SEGMENT, LongHistory, store_long_history
 
 SHORT, LONG = 1_000, 200_000

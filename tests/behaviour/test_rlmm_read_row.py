@@ -13,8 +13,8 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
-from services.rlmm.db import Transactions, run
-from services.rlmm.engine import DatabaseLimits, create_database_engine
+from services.rlmm.database.db import Transactions, run
+from services.rlmm.database.engine import DatabaseLimits, create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 
 CONNECTIONS = 3

@@ -13,9 +13,9 @@ from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.segment_batches import SegmentBatch, SegmentScan
 from services.api.segments import RemoteLogSegmentMetadataUpdate
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.scans import BATCH_BYTES, MEMORY_BYTES, PARTITIONS_PER_STATEMENT
+from services.rlmm.reads.scans import BATCH_BYTES, MEMORY_BYTES, PARTITIONS_PER_STATEMENT
 from tests.contract.rlmm.scans import rows_of
 from tests.contract.rlmm.segments import BROKER, DELETE_STARTED
 from tests.contract.test_rlmm_over_grpc import client_over

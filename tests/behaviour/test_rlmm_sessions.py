@@ -13,10 +13,10 @@ from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.partitions import EventQuery
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm.db import Transactions
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.db import Transactions
+from services.rlmm.database.engine import create_database_engine
+from services.rlmm.database.schema import check_schema, upgrade
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.schema import check_schema, upgrade
 from tests.contract.rlmm.segments import segment
 from tests.harness.patience import PATIENT
 

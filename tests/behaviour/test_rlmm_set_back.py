@@ -13,7 +13,7 @@ from services.api.watches import WatchedPartition
 from services.local.postgres import EmbeddedPostgres
 from services.rlm.revisions import Revisions
 from services.rlm.tier_state import TierState
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rsm.factory import build_manager
 from services.rsm.settings import RsmSettings

@@ -12,10 +12,10 @@ from services.api.errors import ConcurrentUpdateError, DeletionRefusedError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import PartitionLeadership, SegmentUpdate
 from services.api.topic_config import StoredTopicConfig
-from services.rlmm import topic_configs
-from services.rlmm.batch import Asked
+from services.rlmm.changes import topic_configs
+from services.rlmm.changes.batch import Asked
+from services.rlmm.changes.segment_changes import apply_unlocked
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.segment_changes import apply_unlocked
 from tests.contract.rlmm.segments import (
     BROKER,
     DELETE_STARTED,

@@ -11,11 +11,11 @@ from alembic.config import Config
 from sqlalchemy import Engine, text
 
 from services.api.ids import TopicIdPartition
-from services.rlmm import lookups
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
+from services.rlmm.database.schema import current_revision, upgrade
+from services.rlmm.database.schema_revision import MIGRATIONS, known_revision
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.schema import current_revision, upgrade
-from services.rlmm.schema_revision import MIGRATIONS, known_revision
+from services.rlmm.reads import lookups
 from tests.harness import look_up_oracle
 from tests.harness.rlmm_database import schema_problems
 

@@ -12,10 +12,10 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError
 
 from services.api.ids import TopicIdPartition
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
+from services.rlmm.database.schema import upgrade
+from services.rlmm.database.schema_revision import MIGRATIONS
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.schema import upgrade
-from services.rlmm.schema_revision import MIGRATIONS
 from tests.contract.rlmm.anomalies import anomaly
 from tests.contract.rlmm.gaps import gaps, record
 from tests.harness.rlmm_database import schema_problems

@@ -12,9 +12,9 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError
 
 from services.api.errors import RemoteStorageError
-from services.rlmm.engine import create_database_engine
-from services.rlmm.schema import deployment_id, upgrade
-from services.rlmm.schema_revision import MIGRATIONS
+from services.rlmm.database.engine import create_database_engine
+from services.rlmm.database.schema import deployment_id, upgrade
+from services.rlmm.database.schema_revision import MIGRATIONS
 from tests.harness.rlmm_database import schema_problems
 
 

@@ -14,10 +14,10 @@ from sqlalchemy import Engine, text
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import PartitionLeadership, PartitionSummary
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
+from services.rlmm.database.schema import upgrade
+from services.rlmm.database.schema_revision import MIGRATIONS
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.schema import upgrade
-from services.rlmm.schema_revision import MIGRATIONS
 from tests.harness.rlmm_database import schema_problems
 
 TP = TopicIdPartition(uuid4(), "orders", 0)

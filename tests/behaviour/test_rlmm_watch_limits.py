@@ -22,10 +22,10 @@ from services.api.errors import (
 from services.api.ids import TopicIdPartition
 from services.api.roles import Role
 from services.api.watches import WatchedPartition, WatchUpdate
+from services.rlmm.database.shares import AGE_SPREAD, WatchLimits
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rlmm.settings import RlmmSettings
-from services.rlmm.shares import AGE_SPREAD, WatchLimits
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.converters import shared

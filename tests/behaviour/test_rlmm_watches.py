@@ -20,11 +20,11 @@ from services.api.segment_batches import SegmentAddition, SegmentScan
 from services.api.watches import HEARTBEAT_S, PartitionUpdate, WatchedPartition, WatchUpdate
 from services.common.client_security import PLAINTEXT
 from services.common.settings import ServiceSettings
-from services.rlmm import watch_reader
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rlmm.reads import watch_reader
+from services.rlmm.reads.watch_reader import MAX_PENDING, Reader, Snapshot, Watch, read_changes
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
-from services.rlmm.watch_reader import MAX_PENDING, Reader, Snapshot, Watch, read_changes
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.server.server import Service, start_grpc
@@ -224,7 +224,7 @@ def test_a_watcher_that_is_too_slow_is_ended_and_resumes(
     tp: TopicIdPartition,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("services.rlmm.watch_reader.MAX_PENDING", 20)
+    monkeypatch.setattr("services.rlmm.reads.watch_reader.MAX_PENDING", 20)
     with watching(rlmm, tp) as slow, watching(rlmm, tp) as quick:
         additions = [SegmentAddition(segment(tp, offset, offset)) for offset in range(15)]
         other_rlmm.add_remote_log_segment_metadata_batch(additions)

@@ -27,7 +27,7 @@ from services.api.segments import RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
 from services.common.client_security import PLAINTEXT
 from services.local.stack import ServiceProcess, rlm_settings
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from services.workflows.deletion import Deleter, begin_deletion

@@ -10,8 +10,8 @@ from services.api.ids import TopicIdPartition
 from services.api.partitions import NO_SEGMENTS, SegmentTotals
 from services.api.remote_log_metadata_manager import SegmentUpdate, all_partitions
 from services.api.segment_batches import SegmentAddition, SegmentImport
-from services.rlmm.maintenance import MaintenancePlan, maintain
 from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rlmm.operations.maintenance import MaintenancePlan, maintain
 from tests.contract.rlmm.segments import (
     DELETE_FINISHED,
     DELETE_STARTED,

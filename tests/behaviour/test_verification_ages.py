@@ -7,7 +7,7 @@ from prometheus_client import REGISTRY
 from sqlalchemy import Engine, text
 
 from services.api.partitions import VerificationKind, VerificationRun, VerifiedTopic
-from services.rlmm.db import Transactions
+from services.rlmm.database.db import Transactions
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.verification_ages import VerificationAges
 from tests.contract.rlmm.segments import finished

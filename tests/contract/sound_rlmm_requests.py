@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_to_text
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.converters.partitions import (

@@ -9,7 +9,7 @@ import pytest
 
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient

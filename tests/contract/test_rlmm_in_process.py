@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.remote_log_metadata_manager_contract import RemoteLogMetadataManagerContract
 from tests.harness.databases import wrong_totals

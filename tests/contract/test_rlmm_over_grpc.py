@@ -14,8 +14,8 @@ from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import all_events, all_segments, segments_by_id
 from services.api.segment_batches import SegmentAddition, SegmentLookup
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm.engine import create_database_engine
-from services.rlmm.limits import Limits
+from services.rlmm.database.engine import create_database_engine
+from services.rlmm.database.limits import Limits
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient

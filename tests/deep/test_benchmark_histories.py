@@ -31,7 +31,7 @@ from services.api.segments import (
     segment_leader_epochs,
 )
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 
 LAYOUT = Layout(partitions=2, segments=MIN_SEGMENTS, large_segments=25)

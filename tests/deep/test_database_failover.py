@@ -17,7 +17,7 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 from services.api.watches import WatchedPartition
 from services.local.process import LOOPBACK
 from services.local.seaweedfs import SeaweedFS
-from services.rlmm import schema
+from services.rlmm.database import schema
 from tests.contract.rlmm.segments import FINISHED, add, id_of, move, segment
 from tests.harness.background import Background
 from tests.harness.eventually import eventually

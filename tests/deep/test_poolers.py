@@ -11,9 +11,9 @@ from sqlalchemy import text
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm.engine import DatabaseLimits, create_database_engine
+from services.rlmm.database.engine import DatabaseLimits, create_database_engine
+from services.rlmm.database.schema import check_schema, upgrade
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.schema import check_schema, upgrade
 from tests.contract.rlmm.segments import FINISHED, add, move, segment
 from tests.harness.pgbouncer import PgBouncer
 from tests.harness.sediment_command import sediment

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from demos.stage import link_log_dir
 from services.rlm.kafka_log.log_dir import find_partitions
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.workflows.rebuild import Rebuild, RebuildPlan
 from tests.harness.databases import Databases

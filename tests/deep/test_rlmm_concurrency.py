@@ -24,8 +24,8 @@ from services.api.errors import (
 )
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.remote_log_metadata_manager import PartitionLeadership
-from services.rlmm.db import Transactions
-from services.rlmm.engine import DatabaseLimits, create_database_engine
+from services.rlmm.database.db import Transactions
+from services.rlmm.database.engine import DatabaseLimits, create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import (
     BROKER,

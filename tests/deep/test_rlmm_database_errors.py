@@ -14,8 +14,8 @@ from services.api.errors import CorruptMetadataError, RetriableRemoteStorageErro
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import SegmentUpdate
 from services.api.segment_batches import SegmentAddition, SegmentImport, SegmentLookup
-from services.rlmm.db import ATTEMPTS
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.db import ATTEMPTS
+from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import FINISHED, finished, revision_of, segment, update_to
 from tests.harness.eventually import eventually

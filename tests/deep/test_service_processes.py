@@ -41,7 +41,7 @@ from services.local.stack import (
     rsm_settings,
     transport_settings,
 )
-from services.rlmm import schema, schema_revision
+from services.rlmm.database import schema, schema_revision
 from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rsm.layout import CustomMetadata

@@ -12,10 +12,10 @@ from services.api.calls import NO_CONTEXT, Call, MutationContext, MutationOutcom
 from services.api.ids import TopicIdPartition, random_uuid
 from services.api.remote_log_metadata_manager import SegmentUpdate
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.rlmm.batch import Asked, Outcomes, SegmentChange
-from services.rlmm.db import Transactions
-from services.rlmm.group_commit import GroupCommit
-from services.rlmm.segment_changes import apply_locked, apply_unlocked
+from services.rlmm.changes.batch import Asked, Outcomes, SegmentChange
+from services.rlmm.changes.group_commit import GroupCommit
+from services.rlmm.changes.segment_changes import apply_locked, apply_unlocked
+from services.rlmm.database.db import Transactions
 from tests.contract.rlmm.segments import FINISHED, segment, update_to
 from tests.harness.eventually import eventually
 

@@ -68,7 +68,7 @@ def answers(
     """Return the segment that a statement finds for each offset from 0 on; None if there is none.
 
     Args:
-        statement: of this module, or of services.rlmm.lookups.
+        statement: of this module, or of services.rlmm.reads.lookups.
     """
     probed = statement.replace("%(offset)s", "probe.at")
     for name in ("topic_id", "partition", "leader_epoch"):

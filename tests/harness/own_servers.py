@@ -8,7 +8,7 @@ import pytest
 
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import SeaweedFS
-from services.rlmm import schema
+from services.rlmm.database import schema
 from tests.harness.world import World, running_world
 
 

@@ -1,6 +1,6 @@
 """Define how long a test waits for PostgreSQL."""
 
-from services.rlmm.engine import DatabaseLimits
+from services.rlmm.database.engine import DatabaseLimits
 
 PATIENCE_MS = 60_000
 """A test may hold a lock, and others may wait for it, for as long as a busy machine needs."""

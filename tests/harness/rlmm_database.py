@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, Row, text
 
 from services.api.ids import TopicIdPartition
-from services.rlmm.schema import SchemaProblem, check_schema
+from services.rlmm.database.schema import SchemaProblem, check_schema
 
 
 def waiting(engine: Engine) -> int:

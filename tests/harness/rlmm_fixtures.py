@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine
 
 from services.api.ids import TopicIdPartition
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.factory import build_manager

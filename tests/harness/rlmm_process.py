@@ -11,7 +11,7 @@ import grpc
 
 from services.common.client_security import PLAINTEXT
 from services.local.stack import ServiceProcess, rlmm_settings
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.client.channel import open_channel

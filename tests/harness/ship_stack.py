@@ -25,7 +25,7 @@ from services.common.retry import Backoff
 from services.rlm.copy.ship import ShipReport, ShipSettings, ship
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.locations import Location

@@ -27,7 +27,7 @@ from services.local.seaweedfs import S3Endpoint
 from services.local.stack import ServiceProcess, rlmm_settings, rsm_settings, settings_of
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient

@@ -12,7 +12,7 @@ import pytest
 from services.local.postgres import EmbeddedPostgres
 from services.local.process import LOOPBACK, ChildProcess, free_ports
 from services.local.seaweedfs import S3Endpoint
-from services.rlmm import schema, schema_revision
+from services.rlmm.database import schema, schema_revision
 from tests.harness.eventually import eventually
 from tests.harness.world import linked_log
 from tests.helm.chart import Rendered, minimal, pod_spec, render

@@ -15,7 +15,7 @@ from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import SeaweedFS
 from services.local.stack import ServiceProcess, rlm_settings
 from services.rlm.kafka_admin.deleted_topics import read_cluster_id
-from services.rlmm import schema
+from services.rlmm.database import schema
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.faults import Cut, Direction, Stall
 from tests.harness.kafka_broker import kafka_broker

@@ -1,7 +1,7 @@
 """Describe what the commands about topics, the database and settings print."""
 
 from services.api.roles import Role
-from services.rlmm.schema import ReaderRole
+from services.rlmm.database.schema import ReaderRole
 from services.rsm.probe import Capability, Outcome, RuleLevel
 from services.workflows.rebuild_report import DifferenceKind
 from tests.printed.fields import (

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint
 from services.rsm.settings import RsmSettings
-from spark_jobs.local_engine import LocalEngine
 from spark_jobs.spark_session import SparkSettings, spark_session
+from spark_jobs.sweeps.local_engine import LocalEngine
 from tests.harness.rlmm_process import serving_rlmm
 from tests.harness.served_rsm import serving
 from tests.harness.tier import Tier

@@ -10,13 +10,13 @@ from uuid import UUID, uuid4
 from pyspark.sql import SparkSession
 
 from services.api.ids import TopicIdPartition, uuid_from_text
-from spark_jobs import partition_removal_sweep, retention_sweep
 from spark_jobs.options import SweepOptions
-from spark_jobs.report import COUNTS, PARTITION_KEYS, SEGMENT_KEYS, SweepReport
-from spark_jobs.spark_engine import SparkEngine
-from spark_jobs.stages import Engine
-from spark_jobs.sweep import SweepRun
-from spark_jobs.sweep_error import service_errors
+from spark_jobs.sweeps import partition_removal_sweep, retention_sweep
+from spark_jobs.sweeps.report import COUNTS, PARTITION_KEYS, SEGMENT_KEYS, SweepReport
+from spark_jobs.sweeps.spark_engine import SparkEngine
+from spark_jobs.sweeps.stages import Engine
+from spark_jobs.sweeps.sweep import SweepRun
+from spark_jobs.sweeps.sweep_error import service_errors
 from tests.harness.tier import Tier
 
 Phases = Mapping[str, Callable[[], object]]

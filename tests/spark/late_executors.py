@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
-from spark_jobs.engines import open_spark
 from spark_jobs.options import SweepOptions
-from spark_jobs.sweep import SweepRun
+from spark_jobs.sweeps.engines import open_spark
+from spark_jobs.sweeps.sweep import SweepRun
 
 CONF = (
     ("spark.cores.max", "3"),

@@ -9,10 +9,10 @@ from uuid import uuid4
 
 import psutil
 
-from spark_jobs.engines import open_spark
 from spark_jobs.options import SweepOptions, properties_of
-from spark_jobs.spark_engine import SparkEngine
-from spark_jobs.sweep import SweepRun
+from spark_jobs.sweeps.engines import open_spark
+from spark_jobs.sweeps.spark_engine import SparkEngine
+from spark_jobs.sweeps.sweep import SweepRun
 
 READ = (
     "spark.speculation",

@@ -13,12 +13,12 @@ from typing import Any
 from uuid import uuid4
 
 from services.local.stack import own_environment
-from spark_jobs import retention_sweep
 from spark_jobs.options import SweepOptions
-from spark_jobs.spark_engine import SparkEngine
 from spark_jobs.spark_session import SparkSettings, spark_session
-from spark_jobs.sweep import SweepRun
-from spark_jobs.sweep_error import SweepError, service_errors
+from spark_jobs.sweeps import retention_sweep
+from spark_jobs.sweeps.spark_engine import SparkEngine
+from spark_jobs.sweeps.sweep import SweepRun
+from spark_jobs.sweeps.sweep_error import SweepError, service_errors
 
 # Spark waits for many tasks, and for long, before it starts a second copy of one. After this
 # duration it waits for no other task.

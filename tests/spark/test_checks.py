@@ -26,8 +26,8 @@ from spark_jobs.checks import reconcile_job, scrub_job
 from spark_jobs.checks.options import Inventory, ReconcileConfig, ScrubConfig
 from spark_jobs.connections import Services
 from spark_jobs.options import SweepOptions
-from spark_jobs.sweep import SweepRun
-from spark_jobs.sweep_error import EXIT_REFUSED, SweepError
+from spark_jobs.sweeps.sweep import SweepRun
+from spark_jobs.sweeps.sweep_error import EXIT_REFUSED, SweepError
 from tests.harness.tier import Tier, a_topic, now_ms, segment
 from tests.spark.buckets import with_every_anomaly
 from tests.spark.commands import MASTER, Swept, ended, start

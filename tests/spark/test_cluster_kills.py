@@ -23,7 +23,7 @@ import pytest
 
 from services.api.ids import TopicIdPartition, uuid_from_text
 from services.local.stack import ServiceProcess, own_environment
-from spark_jobs.local_engine import LocalEngine
+from spark_jobs.sweeps.local_engine import LocalEngine
 from tests.harness.eventually import eventually
 from tests.harness.rlmm_database import events, waiting
 from tests.harness.tier import HOUR_MS, OFFSETS, Tier, a_topic, ids

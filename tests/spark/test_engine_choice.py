@@ -13,7 +13,7 @@ from tests.spark.commands import TIMEOUT_S, Swept, ended
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 SMALL_LIMIT = (
-    "import spark_jobs.engines; spark_jobs.engines.LOCAL_SEGMENTS = 2; "
+    "import spark_jobs.sweeps.engines; spark_jobs.sweeps.engines.LOCAL_SEGMENTS = 2; "
     "from services.cli.main import main; main()"
 )
 

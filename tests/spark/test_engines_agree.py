@@ -20,8 +20,8 @@ from services.api.partitions import PartitionReport
 from services.api.segment_batches import imports_of
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.segments import segment_leader_epochs as epochs
-from spark_jobs.local_engine import LocalEngine
-from spark_jobs.stages import Engine
+from spark_jobs.sweeps.local_engine import LocalEngine
+from spark_jobs.sweeps.stages import Engine
 from tests.harness.tier import BROKER, HOUR_MS, OFFSETS, SIZE_BYTES, Tier, now_ms, segment
 from tests.spark.jobs import Done, Jobs, spark_engine
 

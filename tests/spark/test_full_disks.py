@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.main import main
-from spark_jobs.sweep_error import EXIT_FAILED
+from spark_jobs.sweeps.sweep_error import EXIT_FAILED
 from tests.harness.small_disk import small_disk
 from tests.harness.tier import HOUR_MS, a_topic
 from tests.spark.records_reads import ServedTier

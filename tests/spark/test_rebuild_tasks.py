@@ -11,7 +11,7 @@ from services.api.errors import ThrottledError
 from services.api.ids import TopicIdPartition
 from services.api.remote_storage_manager import ObjectQuery, all_segment_objects
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.workflows.rebuild import RebuildPlan
@@ -20,7 +20,7 @@ from services.workflows.segment_views import store_views
 from spark_jobs.checks.objects import object_row
 from spark_jobs.checks.rebuilding import rebuild_partitions, rebuilt_of
 from spark_jobs.connections import Services
-from spark_jobs.plan import Row
+from spark_jobs.sweeps.plan import Row
 from tests.harness.grpc_server import served
 from tests.harness.patience import PATIENT
 from tests.harness.tier import a_topic

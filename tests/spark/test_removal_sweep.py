@@ -11,7 +11,7 @@ from services.api.remote_log_metadata_manager import all_partitions
 from services.api.segments import RemoteLogSegmentState
 from services.workflows.deletion import Deleter
 from services.workflows.removal import begin_removal
-from spark_jobs.planning import IN_GRACE, ON_HOLD
+from spark_jobs.sweeps.planning import IN_GRACE, ON_HOLD
 from tests.harness.tier import HOUR_MS, Tier, a_topic, ids, now_ms, segment
 from tests.spark.jobs import Jobs
 

@@ -15,7 +15,7 @@ from services.api.remote_storage_manager import IndexType
 from services.api.retention import plan_retention
 from services.api.segments import RemoteLogSegmentState, segment_leader_epochs
 from services.api.topic_config import RetentionOwner
-from spark_jobs.planning import NO_OWNER, NO_REPORT, ON_HOLD, PAUSED
+from spark_jobs.sweeps.planning import NO_OWNER, NO_REPORT, ON_HOLD, PAUSED
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.tier import HOUR_MS, OFFSETS, SIZE_BYTES, Tier, a_topic, ids, now_ms, segment
 from tests.spark.jobs import Done, Jobs
@@ -415,7 +415,7 @@ def test_a_topic_that_would_lose_too_large_a_share_of_its_bytes_is_refused(
 def test_many_segments_are_reported_in_a_file_beside_the_report(
     jobs: Jobs, tier: Tier, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("spark_jobs.report.INLINE_SEGMENTS", 2)
+    monkeypatch.setattr("spark_jobs.sweeps.report.INLINE_SEGMENTS", 2)
     [tp] = a_topic()
     made = tier.fill(tp, 3)
     tier.report(tp, 3)

@@ -11,14 +11,14 @@ from services.api.segment_batches import SCAN_COLUMNS
 from services.workflows.deletion import Deleter
 from services.workflows.removal import begin_removal
 from spark_jobs.connections import Services
-from spark_jobs.plan import (
+from spark_jobs.segments_source import in_scan_schema, remote_log_segments
+from spark_jobs.sweeps.plan import (
     SCAN_SCHEMA,
     batches_of,
     rows_in,
     segment_columns,
     segment_of,
 )
-from spark_jobs.segments_source import in_scan_schema, remote_log_segments
 from tests.harness.tier import Tier, a_topic, ids, now_ms, segment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]

@@ -18,10 +18,11 @@ from services.api.errors import InvalidRequestError
 from services.api.ids import uuid_to_text
 from services.cli.main import main
 from services.cli.sweep import app as sweep_commands
-from spark_jobs import launch, partition_removal_sweep, retention_sweep
+from spark_jobs import launch
 from spark_jobs.options import EngineName, SweepOptions
-from spark_jobs.report import SweepReport
-from spark_jobs.sweep_error import SweepError
+from spark_jobs.sweeps import partition_removal_sweep, retention_sweep
+from spark_jobs.sweeps.report import SweepReport
+from spark_jobs.sweeps.sweep_error import SweepError
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs
 from tests.harness.tier import HOUR_MS, Tier, a_topic, ids

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import all_partitions
-from spark_jobs.local_engine import LocalEngine
-from spark_jobs.sweep_error import SweepError
+from spark_jobs.sweeps.local_engine import LocalEngine
+from spark_jobs.sweeps.sweep_error import SweepError
 from tests.harness.eventually import eventually
 from tests.harness.rlmm_database import events, waiting
 from tests.harness.tier import HOUR_MS, OFFSETS, Tier, a_topic, ids

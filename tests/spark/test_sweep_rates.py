@@ -19,17 +19,17 @@ from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import all_events
 from services.local.postgres import EmbeddedPostgres
 from services.local.stack import own_environment
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
-from spark_jobs import retention_sweep
-from spark_jobs.local_engine import LocalEngine
 from spark_jobs.options import SweepOptions
-from spark_jobs.plan import PLAN_SCHEMA
-from spark_jobs.spark_engine import SparkEngine
-from spark_jobs.stages import EVERYTHING, Stored
-from spark_jobs.sweep import SweepRun
+from spark_jobs.sweeps import retention_sweep
+from spark_jobs.sweeps.local_engine import LocalEngine
+from spark_jobs.sweeps.plan import PLAN_SCHEMA
+from spark_jobs.sweeps.spark_engine import SparkEngine
+from spark_jobs.sweeps.stages import EVERYTHING, Stored
+from spark_jobs.sweeps.sweep import SweepRun
 from tests.harness.grpc_server import served
 from tests.harness.patience import PATIENT
 from tests.harness.tier import HOUR_MS, SmallTier, Tier, a_topic, now_ms

@@ -9,7 +9,7 @@ from services.common.client_security import PLAINTEXT, ClientSecurity
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint
 from services.local.stack import ServiceProcess, rlmm_settings, rsm_settings, settings_of
-from services.rlmm.engine import DatabaseLimits, create_database_engine
+from services.rlmm.database.engine import DatabaseLimits, create_database_engine
 from tests.harness.tier import Tier, running_tier
 
 

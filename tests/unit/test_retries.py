@@ -17,10 +17,10 @@ NO_RETRIES = {
     "services.local.trial": "waits until a server ends",
     "services.rlmm.verification_ages": "reads again when the next interval has passed",
     "services.rlm.consumers.listener": "accepts the next connection",
-    "services.rlm.replicas": "waits until a copy has finished",
+    "services.rlm.fetch.replicas": "waits until a copy has finished",
     "services.rlm.retention.local_task": "searches for a segment that can be read",
     "services.rsm.metrics": "yields what another iterator yields",
-    "spark_jobs.executors": "waits for executors",
+    "spark_jobs.sweeps.executors": "waits for executors",
     "services.rsm.fetch": "reads an index in place of a reader that has left",
 }
 PAUSES = {"delay_s", "get_backoff_time", "sleep", "Retrying"}
@@ -68,5 +68,9 @@ def test_only_owners_use_a_library_that_retries() -> None:
         if wanted.split(".")[0] in LIBRARIES
     }
     # The tasks of a sweep are given the one that `connections` makes.
-    tasks = {"spark_jobs.planning", "spark_jobs.marking", "spark_jobs.execution"}
+    tasks = {
+        "spark_jobs.sweeps.planning",
+        "spark_jobs.sweeps.marking",
+        "spark_jobs.sweeps.execution",
+    }
     assert users == {"spark_jobs.connections"} | tasks

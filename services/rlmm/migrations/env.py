@@ -1,9 +1,9 @@
-"""Run migrations on the connection that services.rlmm.schema.upgrade passes."""
+"""Run migrations on the connection that services.rlmm.database.schema.upgrade passes."""
 
 from alembic import context
 from sqlalchemy import Connection, text
 
-from services.rlmm.tables import Base
+from services.rlmm.database.tables import Base
 
 LOCK_TIMEOUT_MS = 4_000
 STATEMENT_TIMEOUT_MS = 60_000

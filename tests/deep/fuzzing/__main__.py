@@ -24,7 +24,7 @@ from time import monotonic
 from google.protobuf.descriptor import MethodDescriptor
 
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm import schema
+from services.rlmm.database import schema
 from tests.deep.fuzzing.calling import METHODS
 from tests.deep.fuzzing.campaign import Tally, Target, fuzz
 from tests.deep.fuzzing.parser_runs import run_parser

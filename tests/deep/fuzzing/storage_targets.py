@@ -15,7 +15,7 @@ from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.remote_log_manager import PartitionRole, all_descriptions
 from services.api.remote_storage_manager import ObjectQuery
 from services.rlm.servicer import RemoteLogManagerServicer
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient, SegmentObjectsClient
 from services.rpc.converters.shared import metadata_to_proto, topic_id_partition_to_proto

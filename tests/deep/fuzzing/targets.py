@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from services.api.ids import TopicIdPartition
 from services.common.client_security import PLAINTEXT
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rpc.client.channel import open_channel
 from tests.deep.fuzzing.campaign import Target
 from tests.deep.fuzzing.database_digest import DatabaseDigest

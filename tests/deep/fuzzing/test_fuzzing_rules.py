@@ -9,7 +9,7 @@ from google.rpc import error_details_pb2, status_pb2
 from sqlalchemy import text
 
 from services.api.errors import InvalidRequestError, RemoteStorageError, ThrottledError
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rpc.statuses import status_of
 from tests.deep.fuzzing.calling import Answer
 from tests.deep.fuzzing.database_digest import DatabaseDigest, changed_parts

@@ -18,8 +18,8 @@ from services.common.client_security import PLAINTEXT
 from services.local.postgres import EmbeddedPostgres
 from services.local.process import LOOPBACK
 from services.local.stack import ServiceProcess, rlmm_settings
-from services.rlmm import schema
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database import schema
+from services.rlmm.database.engine import create_database_engine
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from tests.deep.linearizability.history import TrailEntry

@@ -22,7 +22,7 @@ from services.api.remote_log_metadata_manager import (
 from services.api.segments import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
 from services.local.postgres import EmbeddedPostgres
 from services.local.process import LOOPBACK
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from tests.deep.linearizability.checker import check
 from tests.deep.linearizability.client import ask
 from tests.deep.linearizability.deployment import trail_of

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic
 
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm import schema
+from services.rlmm.database import schema
 from tests.deep.model.comparison import Tally
 from tests.deep.model.runs import GRPC_SHARE, DifferenceError, reached_share, report, run
 from tests.deep.model.subjects import subjects

@@ -7,7 +7,7 @@ import grpc
 from sqlalchemy import Row
 
 from services.api.ids import TopicIdPartition
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient

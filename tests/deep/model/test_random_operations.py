@@ -12,7 +12,7 @@ import pytest
 from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
 from services.api.segments import RemoteLogSegmentMetadataUpdate
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm.engine import create_database_engine
+from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.deep.model.comparison import Subject
 from tests.deep.model.runs import GRPC_SHARE, DifferenceError, run

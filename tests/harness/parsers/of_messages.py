@@ -21,7 +21,7 @@ from services.api.remote_storage_manager import ObjectQuery, SegmentChunk, Segme
 from services.api.topic_config import topic_config
 from services.api.validation import INT64_MAX, seal
 from services.rlm.describe import page_of, token_after
-from services.rlmm import limits
+from services.rlmm.database import limits
 from services.rpc.converters.log import fetch_part_from_proto, fetch_part_to_proto
 from services.rpc.statuses import map_rpc_errors, status_of
 from services.rpc.wire import (

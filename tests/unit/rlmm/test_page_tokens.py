@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from services.api.errors import InvalidRequestError
 from services.api.remote_log_metadata_manager import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
-from services.rlmm.limits import decode, encode, page_limit
+from services.rlmm.database.limits import decode, encode, page_limit
 
 QUERY = ("segments", "a", None)
 POSITION = (7, UUID(int=9))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from services.api.errors import InvalidRequestError
-from services.rlmm.engine import create_database_engine, endpoint
+from services.rlmm.database.engine import create_database_engine, endpoint
 
 ONE_AT_TOO_MANY = [
     "postgresql://rlmm:first@tail@db:5432/tier",

@@ -19,9 +19,9 @@ from services.api.segments import (
     SegmentLeaderEpoch,
     segment_leader_epochs,
 )
-from services.rlmm.engine import create_database_engine
-from services.rlmm.limits import Limits, check_storable
-from services.rlmm.rows import event_key, ms_of
+from services.rlmm.database.engine import create_database_engine
+from services.rlmm.database.limits import Limits, check_storable
+from services.rlmm.database.rows import event_key, ms_of
 
 TP = TopicIdPartition(UUID(int=1), "orders", 3)
 SEGMENT = RemoteLogSegmentMetadata(

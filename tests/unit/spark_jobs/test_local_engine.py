@@ -14,13 +14,21 @@ from services.api.retention import Deletion, DeletionReason
 from services.api.topic_config import TopicConfig
 from services.common.retry import StoppedError
 from spark_jobs.connections import Services
-from spark_jobs.local_engine import LocalEngine
 from spark_jobs.options import SweepOptions
-from spark_jobs.plan import PLAN_SCHEMA, SEGMENT, PartitionPlan, Row, batches_of, rows_in, rows_of
-from spark_jobs.stages import EVERYTHING, Selection, Stored, TooManySegmentsError
-from spark_jobs.sweep import Stages, SweepRun, sweep
-from spark_jobs.sweep_error import EXIT_FAILED, SweepError
-from spark_jobs.waves import Pace, Wave
+from spark_jobs.sweeps.local_engine import LocalEngine
+from spark_jobs.sweeps.plan import (
+    PLAN_SCHEMA,
+    SEGMENT,
+    PartitionPlan,
+    Row,
+    batches_of,
+    rows_in,
+    rows_of,
+)
+from spark_jobs.sweeps.stages import EVERYTHING, Selection, Stored, TooManySegmentsError
+from spark_jobs.sweeps.sweep import Stages, SweepRun, sweep
+from spark_jobs.sweeps.sweep_error import EXIT_FAILED, SweepError
+from spark_jobs.sweeps.waves import Pace, Wave
 from tests.harness.tier import segment
 
 TOPIC_ID = UUID(int=7)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_jobs.waves import Pace
+from spark_jobs.sweeps.waves import Pace
 
 
 class Clock:

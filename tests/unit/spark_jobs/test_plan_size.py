@@ -3,7 +3,7 @@
 import pytest
 
 from services.api.partitions import SegmentTotals
-from spark_jobs.plan_size import PlanSize, dealt, size_of
+from spark_jobs.sweeps.plan_size import PlanSize, dealt, size_of
 
 
 @pytest.mark.parametrize(

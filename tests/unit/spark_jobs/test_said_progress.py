@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from spark_jobs.progress import still_said
+from spark_jobs.sweeps.progress import still_said
 
 PATIENT = Path(__file__).parents[3] / "supply_chain" / "patient.py"
 

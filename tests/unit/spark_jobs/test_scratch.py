@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.scratch import scratch_directory
-from spark_jobs.sweep_error import EXIT_FAILED, SweepError
+from spark_jobs.sweeps.scratch import scratch_directory
+from spark_jobs.sweeps.sweep_error import EXIT_FAILED, SweepError
 from tests.harness.small_disk import small_disk
 
 KILLED = """
 import os, signal
-from spark_jobs.scratch import scratch_directory
+from spark_jobs.sweeps.scratch import scratch_directory
 with scratch_directory() as directory:
     (directory / "plan").mkdir()
     os.kill(os.getpid(), signal.SIGKILL)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from spark_jobs.launch import stopped_by_signals
-from spark_jobs.sweep_error import SweepError
+from spark_jobs.sweeps.sweep_error import SweepError
 
 
 @contextmanager

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from services.api.errors import InvalidRequestError
-from spark_jobs.engines import prefers_spark
 from spark_jobs.options import EngineName, SweepOptions, properties_of
+from spark_jobs.sweeps.engines import prefers_spark
 
 
 def options(**more: Any) -> SweepOptions:

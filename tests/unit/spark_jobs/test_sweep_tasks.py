@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from services.api.topic_config import TopicConfig
-from spark_jobs.local_engine import LocalEngine
 from spark_jobs.options import SweepOptions
-from spark_jobs.plan import (
+from spark_jobs.sweeps.local_engine import LocalEngine
+from spark_jobs.sweeps.plan import (
     DELETED,
     DELETED_SCHEMA,
     MARKED,
@@ -18,8 +18,8 @@ from spark_jobs.plan import (
     batches_of,
     rows_in,
 )
-from spark_jobs.stages import Selection, Stored, Task
-from spark_jobs.sweep import Stages, SweepRun, sweep
+from spark_jobs.sweeps.stages import Selection, Stored, Task
+from spark_jobs.sweeps.sweep import Stages, SweepRun, sweep
 from tests.unit.spark_jobs.test_local_engine import plan_rows, sizes
 
 PARALLELISM = 2
@@ -101,7 +101,7 @@ def swept(engine: Counting, directory: Path, segments_per_s: float | None) -> li
 
 @pytest.fixture(autouse=True)
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.sweep.SEGMENTS_PER_TASK", 2)
+    monkeypatch.setattr("spark_jobs.sweeps.sweep.SEGMENTS_PER_TASK", 2)
 
 
 def test_without_a_rate_a_task_has_a_bounded_part_of_the_wave(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.api.topic_config import RetentionOwner, TopicConfig
-from spark_jobs.budget import Permission, over_budget, topics_over_budget
 from spark_jobs.options import SweepOptions
-from spark_jobs.planning import ON_HOLD, why_retention_stops
-from spark_jobs.waves import Head, Wave, skipped_head, waves_of
+from spark_jobs.sweeps.budget import Permission, over_budget, topics_over_budget
+from spark_jobs.sweeps.planning import ON_HOLD, why_retention_stops
+from spark_jobs.sweeps.waves import Head, Wave, skipped_head, waves_of
 
 A, B = (str(UUID(int=number)) for number in (1, 2))
 SWEPT = TopicConfig(retention_owner=RetentionOwner.SWEEP)

@@ -1,7 +1,7 @@
 """Keep the totals of each partition's segments, and count those that are there.
 
 The previous release runs on this schema: it changes partitions without their totals, which are
-then counted (services/rlmm/rows.py). An interrupted migration starts again from its beginning,
+then counted (services/rlmm/database/rows.py). An interrupted migration starts from its beginning,
 so every statement may run twice.
 """
 

@@ -1,0 +1,172 @@
+"""Record the audit trail, and list it a page at a time."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from services.api.calls import Call, MutationContext
+from services.api.partitions import EventPage, EventQuery, PartitionEvent
+from services.rlmm.database import limits
+from services.rlmm.database.db import PARTITIONS, JsonRow, PartitionKey, partition_row
+from services.rlmm.database.limits import Position, check_text, fitting
+from services.rlmm.database.rows import AnyRow, ms_of
+from services.rlmm.guards import check_topic_name, unknown_partition
+
+NO_BROKER = -1
+"""Broker id of changes that no broker made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A change of a partition, and the broker that made it."""
+
+    kind: str
+    from_state: str | None = None
+    to_state: str | None = None
+    broker_id: int = NO_BROKER
+    broker_leader_epoch: int | None = None
+    segment_id: UUID | None = None
+    key: str | None = None
+
+
+RECORD = """
+    INSERT INTO events (
+        kind, actor, call_id, topic_id, partition, revision, from_state, to_state, segment_id, key,
+        request_id, reason, rule_detail, plan_id, broker_id, broker_leader_epoch)
+    SELECT changed.*
+    FROM json_to_recordset(%(rows)s) AS changed (
+        kind text, actor text, call_id text, topic_id uuid, partition int, revision bigint,
+        from_state text, to_state text, segment_id uuid, key text, request_id text, reason text,
+        rule_detail text, plan_id text, broker_id int, broker_leader_epoch int)"""
+
+COUNT_REPEATS = """
+    UPDATE events AS e SET repeat_count = e.repeat_count + repeated.times
+    FROM json_to_recordset(%(rows)s) AS repeated (
+        topic_id uuid, partition int, revision bigint, times bigint)
+    WHERE e.topic_id = repeated.topic_id AND e.partition = repeated.partition
+        AND e.revision = repeated.revision"""
+
+
+def event_row(
+    key: PartitionKey, revision: int, event: Event, context: MutationContext, call: Call
+) -> JsonRow:
+    """Return the row of RECORD for an event with a revision of its partition."""
+    return {
+        **partition_row(key),
+        "kind": event.kind,
+        "revision": revision,
+        "actor": call.actor,
+        "call_id": call.request_id,
+        "from_state": event.from_state,
+        "to_state": event.to_state,
+        "segment_id": None if event.segment_id is None else event.segment_id.hex,
+        "key": event.key,
+        "request_id": context.request_id,
+        "reason": context.reason,
+        "rule_detail": context.rule_detail,
+        "plan_id": context.plan_id,
+        "broker_id": event.broker_id,
+        "broker_leader_epoch": event.broker_leader_epoch,
+    }
+
+
+MAX_EXAMINED = 20_000
+"""The most events that one page reads to select those of one segment or sweep."""
+
+MAX_NUMBERS_BYTES = 256
+
+_NO_SEGMENT = UUID(int=0)
+"""Completes a position: here it is a revision, but page tokens also have an id."""
+
+_TEXTS = (
+    "kind",
+    "from_state",
+    "to_state",
+    "key",
+    "actor",
+    "call_id",
+    "request_id",
+    "reason",
+    "rule_detail",
+    "plan_id",
+)
+
+# The page and one more row, which shows whether there is a next page. `examined` is the last event
+# that a page reads; null if there are no more.
+EVENTS = f"""
+    SELECT t.name AS topic, p.revision AS partition_revision, examined.last_revision, page.*
+    FROM {PARTITIONS}
+    LEFT JOIN LATERAL (
+        SELECT revision AS last_revision FROM events
+        WHERE topic_id = p.topic_id AND partition = p.partition AND revision > %(after)s
+        ORDER BY revision OFFSET {MAX_EXAMINED - 1} LIMIT 1
+    ) AS examined ON %(filters)s
+    LEFT JOIN LATERAL (
+        SELECT revision, at, segment_id, broker_id, broker_leader_epoch, repeat_count,
+            {", ".join(_TEXTS)}
+        FROM events
+        WHERE topic_id = p.topic_id AND partition = p.partition AND revision > %(after)s
+            AND (examined.last_revision IS NULL OR revision <= examined.last_revision)
+            AND (CAST(%(segment_id)s AS uuid) IS NULL OR segment_id = %(segment_id)s)
+            AND (CAST(%(plan_id)s AS text) IS NULL OR plan_id = %(plan_id)s)
+        ORDER BY revision LIMIT %(limit)s
+    ) AS page ON true
+    WHERE p.topic_id = %(topic_id)s AND p.partition = %(partition)s
+    ORDER BY page.revision"""
+
+
+def check_query(query: EventQuery) -> None:
+    """Raise InvalidRequestError if the query has a text that the database cannot store."""
+    check_text(query.plan_id, "plan_id")
+
+
+def fingerprint(query: EventQuery) -> tuple[object, ...]:
+    """Return the value to which page tokens are bound: equal for equal queries."""
+    segment_id = None if query.segment_id is None else str(query.segment_id)
+    tp = str(query.topic_id_partition)
+    return ("events", tp, query.after_revision, segment_id, query.plan_id)
+
+
+def list_events(
+    connection: Connection, query: EventQuery, *, limit: int, after: Position | None
+) -> EventPage:
+    """Read one page of events; see RemoteLogMetadataManager.list_events."""
+    tp = query.topic_id_partition
+    values = {
+        "topic_id": tp.topic_id,
+        "partition": tp.partition,
+        "after": query.after_revision if after is None else after[0],
+        "segment_id": query.segment_id,
+        "plan_id": query.plan_id or None,
+        "filters": query.segment_id is not None or query.plan_id != "",
+        "limit": limit + 1,
+    }
+    rows = connection.exec_driver_sql(EVENTS, values).all()
+    if not rows:
+        raise unknown_partition(tp)
+    check_topic_name(tp, rows[0].topic)
+    found = [row for row in rows if row.revision is not None]
+    count = fitting(_size_bytes(row) for row in found[:limit])
+    last = found[count - 1].revision if count < len(found) else rows[0].last_revision
+    token = "" if last is None else limits.encode(fingerprint(query), (last, _NO_SEGMENT))
+    events = tuple(_event(row) for row in found[:count])
+    return EventPage(events, token, rows[0].partition_revision)
+
+
+def _size_bytes(row: AnyRow) -> int:
+    """Return an upper bound of the event's bytes in a message."""
+    texts = (getattr(row, name) or "" for name in _TEXTS)
+    return MAX_NUMBERS_BYTES + sum(len(text.encode()) for text in texts)
+
+
+def _event(row: AnyRow) -> PartitionEvent:
+    return PartitionEvent(
+        revision=row.revision,
+        at_ms=ms_of(row.at),
+        segment_id=row.segment_id,
+        broker_id=row.broker_id,
+        broker_leader_epoch=row.broker_leader_epoch,
+        repeat_count=row.repeat_count,
+        **{name: getattr(row, name) or "" for name in _TEXTS},
+    )

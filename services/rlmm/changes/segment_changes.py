@@ -1,0 +1,390 @@
+"""Add segments, and move them from state to state."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import zip_longest
+from typing import TypeAlias
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from services.api.calls import MutationContext, MutationOutcome
+from services.api.errors import (
+    InvalidStateTransitionError,
+    SegmentAlreadyExistsError,
+)
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.remote_log_metadata_manager import SegmentUpdate, UpdateOutcome
+from services.api.segment_batches import AddOutcome, SegmentAddition
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.validation import require
+from services.rlmm.changes import batch as statements
+from services.rlmm.changes.audit import Event
+from services.rlmm.changes.batch import (
+    Addition,
+    Asked,
+    Change,
+    Move,
+    Outcomes,
+    SegmentBatch,
+    SegmentChange,
+    change_in,
+    change_sound,
+    require_distinct,
+    segment_id_of,
+    tp_of,
+)
+from services.rlmm.changes.locked_partitions import LockedPartitions, ensure_partitions
+from services.rlmm.database import epoch_index
+from services.rlmm.database.db import PartitionKey, Transactions, key_of
+from services.rlmm.database.limits import Limits, check_storable
+from services.rlmm.database.rows import AnyRow, event_key, event_key_of, segment_from_row
+from services.rlmm.database.tables import HighestOffsetRow
+from services.rlmm.guards import (
+    Partition,
+    fence,
+    illegal_move,
+    may_move,
+    raise_leader_epoch,
+    unknown_segment,
+)
+
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+
+
+def note_in_order(session: Session, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
+    """Index imported segments in this order, as if they had been added and the finished ones
+    published.
+    """
+    copies = [s for s in segments if s.state not in (FINISHED, DELETE_FINISHED)]
+    epoch_index.add(session, copies)
+    finished = [s for s in segments if s.state is FINISHED]
+    for run in _runs(finished, _highest_offsets(session, finished)):
+        if len(run) > 1:
+            epoch_index.publish_appended(session, run)
+        else:
+            epoch_index.add(session, run)
+            epoch_index.publish(session, [run[0].remote_log_segment_id])
+
+
+def _runs(
+    segments: Sequence[RemoteLogSegmentMetadata], highest_offsets: dict[int, int]
+) -> Iterator[list[RemoteLogSegmentMetadata]]:
+    """Split the segments into runs that publish_appended accepts, and single segments.
+
+    Args:
+        highest_offsets: by leader epoch, the highest offset finished before the first segment.
+    """
+    highest_offsets = dict(highest_offsets)
+    run: list[RemoteLogSegmentMetadata] = []
+    for segment in segments:
+        ranges = segment.epoch_ranges()
+        if all(highest_offsets.get(epoch, -1) < start <= end for epoch, start, end in ranges):
+            run.append(segment)
+        else:
+            if run:
+                yield run
+            yield [segment]
+            run = []
+        for epoch, _, end in ranges:
+            highest_offsets[epoch] = max(highest_offsets.get(epoch, -1), end)
+    if run:
+        yield run
+
+
+def _highest_offsets(
+    session: Session, segments: Sequence[RemoteLogSegmentMetadata]
+) -> dict[int, int]:
+    """Read the highest finished offset of each leader epoch that the segments have."""
+    if not segments:
+        return {}
+    tp = segments[0].topic_id_partition
+    epochs = {each.leader_epoch for segment in segments for each in segment.segment_leader_epochs}
+    rows = session.execute(
+        select(HighestOffsetRow.leader_epoch, HighestOffsetRow.highest_offset).where(
+            HighestOffsetRow.topic_id == tp.topic_id,
+            HighestOffsetRow.partition == tp.partition,
+            HighestOffsetRow.leader_epoch.in_(epochs),
+        )
+    )
+    return {row.leader_epoch: row.highest_offset for row in rows}
+
+
+MAX_ADDED_EPOCHS = 50_000
+"""The most leader epochs of one batch of additions; each is a row."""
+
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+
+Additions: TypeAlias = Mapping[int, Asked[SegmentAddition]]
+"""Items by their places in the batch, in order."""
+
+
+def add_all(
+    transactions: Transactions, limits: Limits, additions: Sequence[SegmentAddition]
+) -> list[AddOutcome]:
+    """Add segments; see RemoteLogMetadataManager.add_remote_log_segment_metadata_batch."""
+    require_distinct([segment_id_of(item) for item in additions], "adds")
+    epochs = sum(len(item.metadata.segment_leader_epochs) for item in additions)
+    most = MAX_ADDED_EPOCHS
+    require(epochs <= most, "adds", f"at most {most} leader epochs together, has {epochs}")
+    return change_sound(transactions, additions, partial(check_addition, limits), _add_in)
+
+
+def check_addition(limits: Limits, addition: SegmentAddition) -> None:
+    """Refuse an addition that no partition can accept."""
+    limits.check_addition(addition.metadata)
+    check_storable(addition.context)
+
+
+def _add_in(session: Session, additions: Additions) -> Outcomes:
+    tps = [tp_of(asked.item) for asked in additions.values()]
+    created = ensure_partitions(session, tps)
+
+    def lock(session: Session, tps: Iterable[TopicIdPartition]) -> LockedPartitions:
+        return LockedPartitions.lock(session, tps, created)
+
+    return change_in(
+        session, lock, additions.values(), lambda batch: _Additions(batch, additions).outcomes()
+    )
+
+
+class _Additions:
+    def __init__(self, batch: SegmentBatch, items: Additions) -> None:
+        self._batch = batch
+        self._items = items
+        self._added: list[Addition] = []
+
+    def outcomes(self) -> Outcomes:
+        outcomes = {
+            place: self._batch.outcome(asked, partial(self._add, asked.item))
+            for place, asked in self._items.items()
+        }
+        if self._added:
+            session = self._batch.session
+            statements.add_segments(session, self._added)
+            epoch_index.add(session, [each.metadata for each in self._added])
+        return outcomes
+
+    def _add(self, item: SegmentAddition, change: Change) -> MutationOutcome:
+        metadata, partition, context = item.metadata, change.partition, item.context
+        epoch = _require_may_add(partition, metadata, context)
+        stored = self._batch.stored(metadata.remote_log_segment_id)
+        if stored is not None:
+            return change.repeat(_added_before(stored, metadata))
+        change.locked.require_expected(context)
+        raise_leader_epoch(partition, epoch)
+        event = Event(
+            "SEGMENT",
+            None,
+            metadata.state.value,
+            metadata.broker_id,
+            epoch,
+            metadata.remote_log_segment_id.id,
+            event_key(metadata),
+        )
+        outcome = change.record(event)
+        partition.move_totals(None, metadata.state, metadata.segment_size_in_bytes)
+        self._added.append(Addition(metadata, outcome.revision, item.lease_ms))
+        return outcome
+
+
+def _require_may_add(
+    partition: Partition, metadata: RemoteLogSegmentMetadata, context: MutationContext
+) -> int | None:
+    """Return the broker leader epoch of the call if the partition accepts new segments.
+
+    Raises:
+        InvalidStateTransitionError: the partition is being deleted.
+        FencedLeaderEpochError: the epoch is below the partition's highest.
+    """
+    tp, epoch = metadata.topic_id_partition, context.broker_leader_epoch
+    if epoch is None:
+        epoch = metadata.broker_leader_epoch
+    if partition.delete_state is not None:
+        raise InvalidStateTransitionError(
+            f"partition {tp} is in {partition.delete_state} and takes no new segments"
+        )
+    fence(partition, tp, epoch)
+    return epoch
+
+
+def _added_before(stored: AnyRow, metadata: RemoteLogSegmentMetadata) -> int:
+    """Return the revision that added the stored segment if the addition repeats it.
+
+    Raises:
+        InvalidStateTransitionError: the stored segment is in a later state.
+        SegmentAlreadyExistsError: the stored segment has other content.
+    """
+    segment_id = metadata.remote_log_segment_id
+    if stored.state != STARTED.value:
+        raise illegal_move(f"segment {segment_id}", stored.state, STARTED.value)
+    if segment_from_row(stored, segment_id.topic_id_partition) != metadata:
+        raise SegmentAlreadyExistsError(
+            f"segment {segment_id} exists with other content; use a new id for each copy"
+        )
+    revision: int = stored.state_revision
+    return revision
+
+
+DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+
+_VISIBILITY = {
+    FINISHED: epoch_index.publish,
+    DELETE_STARTED: epoch_index.unpublish,
+    DELETE_FINISHED: epoch_index.delete,
+}
+
+Updates: TypeAlias = Mapping[int, Asked[SegmentUpdate]]
+"""Items by their places in the batch, in order."""
+
+
+def update_all(
+    transactions: Transactions, limits: Limits, updates: Sequence[SegmentUpdate]
+) -> list[UpdateOutcome]:
+    """Update segments; see RemoteLogMetadataManager.update_remote_log_segment_metadata_batch."""
+    require_distinct([segment_id_of(item) for item in updates], "updates")
+    return change_sound(transactions, updates, partial(check_update, limits), _update_in)
+
+
+def check_update(limits: Limits, update: SegmentUpdate) -> None:
+    """Refuse an update that no partition can accept."""
+    limits.check_update(update.update)
+    check_storable(update.context)
+
+
+def update(batch: SegmentBatch, updates: Updates) -> Outcomes:
+    """Check the updates in their order and move their segments."""
+    return _Moves(batch, updates).outcomes()
+
+
+def _update_in(session: Session, updates: Updates) -> Outcomes:
+    lock = LockedPartitions.lock
+    return change_in(session, lock, updates.values(), lambda batch: update(batch, updates))
+
+
+class _Moves:
+    """Check updates in their order, then write all of them together.
+
+    No item depends on another item's change of its own segment.
+    """
+
+    def __init__(self, batch: SegmentBatch, items: Updates) -> None:
+        self._batch = batch
+        self._items = items
+        self._moves: list[Move] = []
+
+    def outcomes(self) -> Outcomes:
+        outcomes = {
+            place: self._batch.outcome(asked, partial(self._move, asked.item))
+            for place, asked in self._items.items()
+        }
+        if self._moves:
+            session = self._batch.session
+            self._batch.check_at_the_end(statements.move_segments(session, self._moves))
+            for wave in _waves(self._moves):
+                _show(session, wave)
+        return outcomes
+
+    def _move(self, item: SegmentUpdate, change: Change) -> MutationOutcome:
+        segment_id = segment_id_of(item)
+        stored = self._batch.stored(segment_id)
+        if stored is None:
+            raise unknown_segment(segment_id)
+        if not may_move(change.locked, stored, item.update, item.context):
+            return change.repeat(stored.state_revision)
+        outcome = change.record(_event(item, stored))
+        before = RemoteLogSegmentState(stored.state)
+        change.partition.move_totals(before, item.update.state, stored.segment_size_in_bytes)
+        plan_id = item.context.plan_id
+        self._moves.append(Move(item.update, stored.state, outcome.revision, plan_id))
+        return outcome
+
+
+def _waves(moves: Iterable[Move]) -> Iterator[list[Move]]:
+    """Split the moves into waves for the index of offsets, which is written wave by wave.
+
+    For each partition, a wave has a run of deletions or one finishing copy, in their order.
+    """
+    steps: dict[PartitionKey, list[list[Move]]] = {}
+    finished_last: set[PartitionKey] = set()
+    for move in moves:
+        key = key_of(move.update.remote_log_segment_id.topic_id_partition)
+        own = steps.setdefault(key, [])
+        finishes = move.update.state is FINISHED
+        if not own or finishes or key in finished_last:
+            own.append([])
+        own[-1].append(move)
+        (finished_last.add if finishes else finished_last.discard)(key)
+    for wave in zip_longest(*steps.values(), fillvalue=[]):
+        yield [move for step in wave for move in step]
+
+
+def _show(session: Session, wave: Iterable[Move]) -> None:
+    """Write the moves of a wave into the index of offsets."""
+    by_state: dict[RemoteLogSegmentState, list[RemoteLogSegmentId]] = {}
+    for move in wave:
+        by_state.setdefault(move.update.state, []).append(move.update.remote_log_segment_id)
+    for state, write in _VISIBILITY.items():
+        if state in by_state:
+            write(session, by_state[state])
+
+
+def _event(item: SegmentUpdate, stored: AnyRow) -> Event:
+    segment_id, own = segment_id_of(item), stored.broker_leader_epoch
+    epoch = item.context.broker_leader_epoch
+    return Event(
+        "SEGMENT",
+        stored.state,
+        item.update.state.value,
+        item.update.broker_id,
+        own if epoch is None else epoch,
+        segment_id.id,
+        event_key_of(segment_id.topic_id_partition, stored.end_offset, own),
+    )
+
+
+def apply_unlocked(session: Session, changes: Mapping[int, Asked[SegmentChange]]) -> Outcomes:
+    """Apply the changes whose partition is known and not locked; omit the others.
+
+    Args:
+        changes: of a call each, no two of one segment.
+    """
+
+    def change(batch: SegmentBatch) -> Outcomes:
+        present = {
+            place: asked
+            for place, asked in changes.items()
+            if tp_of(asked.item) in batch.partitions
+        }
+        return _change(batch, present)
+
+    return change_in(session, LockedPartitions.lock_skip_locked, changes.values(), change)
+
+
+def apply_locked(session: Session, changes: Mapping[int, Asked[SegmentChange]]) -> Outcomes:
+    """Apply changes of one partition, whose lock this waits for.
+
+    An addition creates the partition too if it is unknown.
+
+    Args:
+        changes: of a call each, no two of one segment.
+    """
+    items = [asked.item for asked in changes.values()]
+    added = [tp_of(item) for item in items if isinstance(item, SegmentAddition)]
+    created = ensure_partitions(session, added) if added else ()
+    lock = partial(LockedPartitions.lock, created=created)
+    return change_in(session, lock, changes.values(), lambda batch: _change(batch, changes))
+
+
+def _change(batch: SegmentBatch, changes: Mapping[int, Asked[SegmentChange]]) -> Outcomes:
+    batch.items_are_calls = True
+    additions: dict[int, Asked[SegmentAddition]] = {}
+    updates: dict[int, Asked[SegmentUpdate]] = {}
+    for place, asked in changes.items():
+        item = asked.item
+        if isinstance(item, SegmentAddition):
+            additions[place] = Asked(item, asked.call)
+        else:
+            updates[place] = Asked(item, asked.call)
+    return _Additions(batch, additions).outcomes() | update(batch, updates)

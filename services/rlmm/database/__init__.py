@@ -1,0 +1,1 @@
+"""The database: engine, schema, tables, rows, limits and the retries of a transaction."""

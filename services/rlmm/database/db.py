@@ -1,0 +1,485 @@
+"""Run transactions on PostgreSQL, translate its errors, send rows in bulk."""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from typing import Any, TypeAlias, TypeVar
+from uuid import UUID
+
+import psycopg
+from psycopg.rows import namedtuple_row
+from sqlalchemy import (
+    Connection,
+    Engine,
+    PoolProxiedConnection,
+)
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    InterfaceError,
+    OperationalError,
+    SQLAlchemyError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.orm import Session, sessionmaker
+
+from services.api.calls import current_call
+from services.api.errors import (
+    CorruptMetadataError,
+    InvalidRequestError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.common.failpoints import failpoint
+from services.rlmm.database.engine import LostSessionError, verify_session
+from services.rlmm.database.metrics import Operation, Result, observe
+from services.rlmm.database.rows import SEGMENT_COLUMNS
+from services.rlmm.database.shares import ConnectionShares
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+ATTEMPTS = 3
+
+PAUSE_S = 0.05
+"""Pause between two attempts, so that the transaction that won continues first."""
+
+_UNIQUE_VIOLATION = "23505"
+
+_ROLLED_BACK = frozenset({"40001", "40P01", _UNIQUE_VIOLATION})
+"""serialization_failure, deadlock_detected, unique_violation: nothing was changed, so a retry is
+safe. It reads the row that another transaction wrote first, if that is why a key was taken.
+"""
+
+_STALE = frozenset({"0A000", "26000", "42P05"})
+"""A prepared statement no longer fits the schema, is gone, or exists already. Nothing was changed;
+after a rollback, or in a new session, the statement is prepared again.
+"""
+
+_CONDEMNED = frozenset({"08P01", "25006"})
+"""Nothing was changed, and the session is good for nothing more: it is not ours alone, or its
+server takes no changes because another one has replaced it. psycopg itself closes the connections
+of sessions that have ended (57P01, 57P02, 57P05, 25P03 and class 08).
+"""
+
+_DISK_FULL = "53100"
+
+_NOT_READY = frozenset({"25006", "25P03", "25P04", "42P01", "42703"})
+"""Codes that psycopg itself does not call operational: a standby, an ended idle or long
+transaction, or a missing table or column because the schema is not ours yet.
+"""
+
+_CURSOR = "cursor"
+"""The key under which a pooled connection keeps its cursor."""
+
+
+class Transactions:
+    """Run transactions and reads, retry them, and raise our own errors.
+
+    No other layer retries database work.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        require_usable: Callable[[], None] = lambda: None,
+        shares: ConnectionShares | None = None,
+        after_commit: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Prepare transactions on an engine.
+
+        Args:
+            require_usable: called before each change; raises if the schema must not be written.
+            shares: bounds the connections of one identity; None if nothing does.
+            after_commit: called after each commit of a change; returns at once.
+        """
+        self._turn: Callable[[], AbstractContextManager[None]] = (
+            nullcontext if shares is None else shares.turn
+        )
+        self._engine = engine
+        self._require_usable = require_usable
+        self._after_commit = after_commit
+        self._sessions = sessionmaker(engine)
+        # BEGIN and ROLLBACK around a single SELECT would be two more round trips.
+        self._autocommitting = engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    def change(self, work: Callable[[Session], T]) -> T:
+        """Run `work` in one transaction and return after the commit.
+
+        `work` may run several times, and must do nothing but database work.
+
+        Raises:
+            RetriableRemoteStorageError: the database is unreachable or busy; the change may have
+                been committed.
+        """
+        self._require_usable()
+        with _measured("change"):
+            return retry_if_rolled_back(lambda: self._change_once(work))
+
+    def _change_once(self, work: Callable[[Session], T]) -> T:
+        with self._discarding(), self._turn(), self._sessions.begin() as session:
+            result = work(session)
+            session.flush()
+            failpoint("rlmm.before_commit")
+        failpoint("rlmm.after_commit")
+        self._after_commit()
+        return result
+
+    def read(self, query: Callable[[Connection], T]) -> T:
+        """Run `query`, one statement, outside of any transaction.
+
+        Raises:
+            RetriableRemoteStorageError: the database is unreachable or busy.
+        """
+        with _measured("read"):
+            return self._again_if_condemned(lambda: self._read_once(query))
+
+    def _read_once(self, query: Callable[[Connection], T]) -> T:
+        # Sends no BEGIN. Detects the end of a session, whichever library ran the statement.
+        with self._turn(), self._autocommitting.begin() as connection:
+            return query(connection)
+
+    def read_row(self, statement: str, parameters: Mapping[str, object]) -> Any:
+        """Return the first row of a statement's result, a named tuple; None if there is no row.
+
+        The statement runs prepared, through psycopg alone and outside of any transaction:
+        SQLAlchemy's work for a statement and its result would take longer than the rest of a
+        look-up. A refused change rolls back, and psycopg then drops the prepared statements of its
+        session: the next look-up there takes 2 ms instead of 0.5 ms, less than the refusal took.
+
+        Raises:
+            RetriableRemoteStorageError: the database is unreachable or busy.
+        """
+        with _measured("look_up"):
+            return self._again_if_condemned(lambda: self._read_row_once(statement, parameters))
+
+    def _read_row_once(self, statement: str, parameters: Mapping[str, object]) -> Any:
+        with self._turn(), self._cursor() as cursor:
+            return cursor.execute(statement, parameters, prepare=True).fetchone()
+
+    def check_session(self) -> None:
+        """Verify that a session is still the one that RLMM began, and may write.
+
+        Raises:
+            RetriableRemoteStorageError: neither it nor a new one is.
+        """
+        with _measured("look_up"):
+            self._again_if_condemned(self._check_session_once)
+
+    def _check_session_once(self) -> None:
+        with self._turn(), self._pooled() as (pooled, _):
+            verify_session(pooled)
+
+    def _again_if_condemned(self, reading: Callable[[], T]) -> T:
+        """Retry a read once in new sessions: a stale session fails until a rollback."""
+        try:
+            with self._discarding():
+                return reading()
+        except (DBAPIError, psycopg.Error) as e:
+            if not _is_condemned(e):
+                raise
+        return reading()
+
+    @contextmanager
+    def _discarding(self) -> Iterator[None]:
+        """Discard all sessions if one is condemned: the same cause has spoilt the others."""
+        try:
+            yield
+        except (DBAPIError, psycopg.Error) as e:
+            if _is_condemned(e):
+                self._engine.dispose()
+            raise
+
+    @contextmanager
+    def _cursor(self) -> Iterator[psycopg.Cursor[Any]]:
+        """Yield the cursor that a pooled connection keeps; each statement commits."""
+        with self._pooled() as (pooled, connection):
+            cursor = pooled.info.get(_CURSOR)
+            if cursor is None:
+                cursor = connection.cursor(binary=True, row_factory=namedtuple_row)
+                pooled.info[_CURSOR] = cursor
+            yield cursor
+
+    @contextmanager
+    def _pooled(self) -> "Iterator[tuple[PoolProxiedConnection, psycopg.Connection[Any]]]":
+        pooled = self._engine.raw_connection()
+        connection = pooled.driver_connection
+        assert isinstance(connection, psycopg.Connection)
+        try:
+            connection.autocommit = True
+            yield pooled, connection
+        finally:
+            self._give_back(pooled, connection)
+
+    def _give_back(
+        self, pooled: PoolProxiedConnection, connection: "psycopg.Connection[Any]"
+    ) -> None:
+        if connection.closed:
+            pooled.invalidate()
+            # The same cause has ended the other sessions: discard all of them.
+            self._engine.dispose()
+            return
+        try:
+            connection.autocommit = False
+        except psycopg.Error as e:
+            pooled.invalidate(e)  # The connection is within a statement.
+        else:
+            pooled.close()
+
+    def read_in_transaction(self, query: Callable[[Connection], T]) -> T:
+        """Run `query` in a transaction, which a database cursor needs. Changes nothing.
+
+        Raises:
+            RetriableRemoteStorageError: the database is unreachable or busy.
+        """
+        # Commits, because psycopg drops the session's prepared statements on a rollback.
+        with (
+            _measured("scan"),
+            self._discarding(),
+            self._turn(),
+            self._engine.begin() as connection,
+        ):
+            return query(connection)
+
+
+def _is_condemned(e: DBAPIError | psycopg.Error) -> bool:
+    return isinstance(e, LostSessionError) or sqlstate(e).split()[0] in _STALE | _CONDEMNED
+
+
+def retry_if_rolled_back(transaction: Callable[[], T]) -> T:
+    """Run a whole transaction, up to ATTEMPTS times.
+
+    Retries if the database rolled the transaction back for others, for a key that is taken or
+    because its session is stale or condemned.
+    """
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return transaction()
+        except (DBAPIError, psycopg.Error) as e:
+            if sqlstate(e).split()[0] not in _ROLLED_BACK and not _is_condemned(e):
+                raise
+        time.sleep(PAUSE_S)
+    return transaction()
+
+
+@contextmanager
+def errors_named() -> Iterator[None]:
+    """Convert SQLAlchemy's and psycopg's errors, by class and SQLSTATE, into ours."""
+    try:
+        yield
+    except (SQLAlchemyError, psycopg.Error) as e:
+        raise _our_error(e) from e
+
+
+@contextmanager
+def _measured(operation: Operation) -> Iterator[None]:
+    """Convert errors as errors_named does, and count and time the block by its result."""
+    began_s = time.perf_counter()
+    result: Result = "failed"
+    try:
+        yield
+        result = "ok"
+    except (SQLAlchemyError, psycopg.Error) as e:
+        result = _result_of(e)
+        raise _our_error(e) from e
+    except RetriableRemoteStorageError:
+        # Raised by the shares of identities alone.
+        result = "no_connection" if current_call().is_active() else "cancelled"
+        raise
+    except RemoteStorageError:
+        # The database did what was asked, and RLMM refuses the request.
+        result = "ok"
+        raise
+    finally:
+        observe(operation, result, began_s)
+
+
+_RESULTS: Mapping[str, Result] = {
+    _DISK_FULL: "disk_full",
+    _UNIQUE_VIOLATION: "contradiction",
+    "53300": "no_connection",
+    "55P03": "timeout",
+    "57014": "timeout",
+    "25P03": "timeout",
+    "25P04": "timeout",
+    "42501": "denied",
+    "3D000": "not_ready",
+    **dict.fromkeys(_NOT_READY - {"25P03", "25P04"}, "not_ready"),
+}
+
+_RESULTS_OF_CLASSES: Mapping[str, Result] = {
+    "08": "unreachable",
+    "28": "denied",
+    "40": "conflict",
+    "57": "unreachable",
+    "no": "unreachable",
+}
+"""By the first two characters; "no SQLSTATE" is an error of the connection."""
+
+
+def _result_of(e: SQLAlchemyError | psycopg.Error) -> Result:
+    """Return the class of an error, for metrics."""
+    if isinstance(e, PoolTimeoutError):
+        return "no_connection"
+    code = sqlstate(e).split()[0]
+    found = _RESULTS.get(code) or _RESULTS_OF_CLASSES.get(code[:2])
+    return found or "failed"
+
+
+def _our_error(e: SQLAlchemyError | psycopg.Error) -> RemoteStorageError:
+    state = sqlstate(e)
+    code = state.split()[0]
+    retriable = (
+        PoolTimeoutError,
+        OperationalError,
+        InterfaceError,
+        psycopg.OperationalError,
+        psycopg.InterfaceError,
+    )
+    if code == _DISK_FULL:
+        return RetriableRemoteStorageError(
+            f"the metadata database's disk is full ({state}); free space, then retry"
+        )
+    if code == _UNIQUE_VIOLATION:
+        # No legal change meets this, unless rows are missing or wrong.
+        _log.error("rows of the metadata database contradict a change (%s)", state, exc_info=e)
+        return CorruptMetadataError(
+            f"rows of the metadata database contradict this change ({state}); nothing was changed "
+            "and a retry cannot help: see RLMM's log and docs/database.md#rows-that-contradict"
+        )
+    if isinstance(e, LostSessionError) or code == "25006":
+        reason = str(e) if isinstance(e, LostSessionError) else "it takes no changes"
+        return RetriableRemoteStorageError(
+            f"the metadata database has another session or server than before: {reason}; RLMM "
+            "connects again: retry"
+        )
+    if isinstance(e, retriable) or code in _NOT_READY:
+        return RetriableRemoteStorageError(
+            f"the metadata database cannot be reached, is busy or is not ready ({state}); retry"
+        )
+    if isinstance(e, DataError | psycopg.DataError):
+        return InvalidRequestError(f"request: a value cannot be stored ({state})")
+    return RemoteStorageError(
+        f"the metadata database refused a statement ({state}); see RLMM's log"
+    )
+
+
+def sqlstate(e: SQLAlchemyError | psycopg.Error) -> str:
+    """Return PostgreSQL's five-character code for an error, and the violated schema rule if any.
+
+    Returns "no SQLSTATE" if the error arose on our side.
+    """
+    cause = e.orig if isinstance(e, DBAPIError) else e
+    if not isinstance(cause, psycopg.Error) or cause.sqlstate is None:
+        return "no SQLSTATE"
+    constraint = cause.diag.constraint_name
+    return f"{cause.sqlstate} {constraint}" if constraint else cause.sqlstate
+
+
+_PIPELINE = "pipeline"
+"""The key under which SQLAlchemy's connection keeps its pipeline."""
+
+JsonRow: TypeAlias = dict[str, object]
+
+PartitionKey: TypeAlias = tuple[UUID, int]
+"""Topic id and partition; locks are acquired in this order."""
+
+
+@contextmanager
+def pipelined(connection: Connection) -> Iterator[None]:
+    """Send statements of `run` without waiting for the results of earlier ones.
+
+    wait_for_answers, or the end of the block, raises the error of a failed statement. SQLAlchemy's
+    own statements do not work inside.
+    """
+    with _driver(connection).pipeline() as pipeline:
+        connection.info[_PIPELINE] = pipeline
+        try:
+            yield
+        finally:
+            del connection.info[_PIPELINE]
+
+
+def wait_for_answers(connection: Connection) -> None:
+    """Wait for the results of all statements sent in a pipeline, before their rows are read.
+
+    Rows can be read without it, but the session then stays "active" for the database: if its
+    process hangs, the database does not end the session, and its locks stay.
+    """
+    pipeline = connection.info.get(_PIPELINE)
+    if pipeline is not None:
+        pipeline.sync()
+
+
+def run(
+    connection: Connection,
+    statement: str,
+    rows: Sequence[JsonRow],
+    values: Mapping[str, object] | None = None,
+) -> psycopg.Cursor[Any]:
+    """Run a statement with `rows` as %(rows)s; its result has named tuples.
+
+    Uses psycopg alone, like Transactions.read_row, but in the connection's transaction.
+    """
+    cursor = _driver(connection).cursor(binary=True, row_factory=namedtuple_row)
+    return cursor.execute(statement, {"rows": json.dumps(rows), **(values or {})}, prepare=True)
+
+
+def stream(
+    connection: Connection, statement: str, rows: Sequence[JsonRow], at_a_time: int
+) -> Iterator[Any]:
+    """Yield the result rows of a statement of `run`, `at_a_time` of them as they arrive.
+
+    The database continues meanwhile. Not prepared: psycopg cannot do both.
+    """
+    cursor = _driver(connection).cursor(binary=True, row_factory=namedtuple_row)
+    return cursor.stream(statement, {"rows": json.dumps(rows)}, size=at_a_time)
+
+
+def when_needed(read: Callable[[], T]) -> Callable[[], T]:
+    """Return a function that calls `read` once, when its result is first needed.
+
+    For results in a pipeline, or for reads that wait for the database. (A cached_property of Python
+    3.11 has one lock for all objects of its class: they would wait for each other's rows.)
+    """
+    return cache(read)
+
+
+def _driver(connection: Connection) -> "psycopg.Connection[Any]":
+    # Not driver_connection, which a connection that left its pool does not have.
+    driver = connection.connection.dbapi_connection
+    assert isinstance(driver, psycopg.Connection)
+    return driver
+
+
+def key_of(tp: TopicIdPartition) -> PartitionKey:
+    return tp.topic_id, tp.partition
+
+
+def partition_row(key: PartitionKey) -> JsonRow:
+    return {"topic_id": key[0].hex, "partition": key[1]}
+
+
+def segment_row(segment_id: RemoteLogSegmentId) -> JsonRow:
+    row = partition_row(key_of(segment_id.topic_id_partition))
+    row["segment_id"] = segment_id.id.hex
+    return row
+
+
+def hex_of(value: bytes | None) -> str | None:
+    """Return the value for decode(..., 'hex'): JSON has no bytes."""
+    return None if value is None else value.hex()
+
+
+SEGMENT = ", ".join(f"s.{name}" for name in SEGMENT_COLUMNS)
+"""SQL for the columns of segment_from_row, of `segments AS s`."""
+
+PARTITIONS = "partitions AS p JOIN topics AS t ON t.topic_id = p.topic_id"
+
+IS_KNOWN = "p.delete_state IS DISTINCT FROM 'DELETE_PARTITION_FINISHED'"
+"""SQL condition for the partitions that reads return."""

@@ -1,0 +1,1 @@
+"""What operators keep beside the metadata: anomalies, runs of tools, maintenance."""

@@ -1,0 +1,1 @@
+"""Reads of metadata: look-ups, listings, scans and watches."""

@@ -1,0 +1,1 @@
+"""Sweeps: plan, mark, execute and report, on Spark or in this process."""

@@ -1,0 +1,468 @@
+"""Plan the retention or the removal of partitions from RLMM's data."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
+from uuid import UUID
+
+import pyarrow as pa
+from tenacity import Retrying
+
+from services.api.errors import RemoteResourceNotFoundError
+from services.api.ids import TopicIdPartition
+from services.api.partitions import RemotePartitionDeleteState
+from services.api.remote_log_metadata_manager import (
+    PartitionSummary,
+    RemoteLogMetadataManager,
+    SegmentPage,
+)
+from services.api.retention import Deletion, DeletionReason, plan_retention, young_copies
+from services.api.segment_batches import MAX_SHARDS, SegmentBatch, SegmentScan
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.topic_config import RetentionOwner, StoredTopicConfig, TopicConfig
+from services.workflows.removal import removal_of
+from spark_jobs.connections import Services
+from spark_jobs.sweeps.budget import Size
+from spark_jobs.sweeps.plan import (
+    PLAN_SCHEMA,
+    REMOVALS_SCHEMA,
+    SCANS_SCHEMA,
+    PartitionPlan,
+    Row,
+    batches_of,
+    partition_key,
+    rows_in,
+    rows_of,
+    segment_of,
+    size_bytes,
+    topic_id_partition_of,
+)
+from spark_jobs.sweeps.plan_size import PlanSize, dealt, size_of
+from spark_jobs.sweeps.waves import Key
+
+BEING_DELETED = "the partition is being deleted; `sediment sweep removal` removes it"
+GONE = "the partition was removed since the scan"
+NO_OWNER = "sediment.retention.owner is not set, so RLM applies retention; set it to sweep"
+PAUSED = "sediment.sweep.paused is set"
+ON_HOLD = "sediment.hold is set"
+NO_REPORT = "no leader has reported yet"
+_DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a retention sweep scans, and which partitions it skips without a look.
+
+    Attributes:
+        scans: SCANS_SCHEMA.
+        tasks: that share them.
+        skipped: by topic, topic id and number, why.
+        segments: of the partitions that are not skipped, as far as RLMM sends totals.
+    """
+
+    scans: pa.Table
+    tasks: int
+    skipped: Mapping[Key, str]
+    segments: int
+
+
+def retention_scope(
+    rlmm: RemoteLogMetadataManager, retrying: Retrying, topics: Sequence[str], parallelism: int
+) -> Scope:
+    """Read each topic's settings once, and scan only topics that sweeps own.
+
+    Of the others only what is marked already is scanned.
+    """
+    sizes, skipped = dict[str, PlanSize](), dict[Key, str]()
+    reasons: dict[UUID, str | None] = {}
+    for name in topics or [""]:
+        for summary in _summaries(rlmm, retrying, name):
+            tp = summary.topic_id_partition
+            if tp.topic_id not in reasons:
+                config = retrying(rlmm.topic_config, tp.topic_id).config
+                reasons[tp.topic_id] = _why_skipped(config)
+            why = reasons[tp.topic_id]
+            if why is None:
+                sizes[tp.topic] = sizes.get(tp.topic, PlanSize()) + size_of(summary.totals)
+            else:
+                skipped[tp.topic, str(tp.topic_id), tp.partition] = why
+    rows: list[Row] = []
+    for name, size in sorted(sizes.items(), key=lambda each: -each[1].segments):
+        shards = min(size.partitions, size.tasks(parallelism), MAX_SHARDS)
+        rows += (_scan(name, shard, shards) for shard in range(shards))
+    others = sorted({topic for topic, _, _ in skipped if topic not in sizes}) if topics else [""]
+    rows += (_scan(name, 0, 1, [_DELETING.name], sorted(sizes)) for name in others)
+    whole = sum(sizes.values(), PlanSize())
+    tasks = min(whole.tasks(parallelism), len(rows) or 1)
+    scans = pa.Table.from_pylist(dealt(rows, tasks), SCANS_SCHEMA)
+    return Scope(scans, tasks, skipped, whole.segments)
+
+
+def _scan(
+    topic: str, shard: int, shards: int, states: Sequence[str] = (), left_out: Sequence[str] = ()
+) -> Row:
+    return {
+        "topic": topic,
+        "shard": shard,
+        "shards": shards,
+        "states": list(states),
+        "except_topics": list(left_out),
+    }
+
+
+def _summaries(
+    rlmm: RemoteLogMetadataManager,
+    retrying: Retrying,
+    topic: str,
+    delete_states: Sequence[RemotePartitionDeleteState] = (),
+) -> Iterator[PartitionSummary]:
+    token = ""
+    while True:
+        page = retrying(
+            rlmm.list_partitions, topic=topic, delete_states=delete_states, page_token=token
+        )
+        yield from page.partitions
+        token = page.next_page_token
+        if not token:
+            return
+
+
+def plan_scans(
+    batches: Iterable[pa.RecordBatch], services: Services, copy_grace_ms: int
+) -> Iterator[pa.RecordBatch]:
+    """Scan RLMM and plan the partitions that are found: SCANS_SCHEMA to PLAN_SCHEMA.
+
+    Holds one partition's segments in memory at a time. Retries only the beginning of a scan: rows
+    that were yielded cannot be taken back, so a scan that breaks later fails its task.
+    """
+    with services.connected_rlmm() as rlmm:
+        planner = RetentionPlanner(rlmm, services.retrying(), copy_grace_ms)
+        plans = (
+            planner.plan_rows(rows)
+            for row in rows_in(batches)
+            for _, rows in groupby(_scanned(rlmm, services, row), key=partition_key)
+        )
+        yield from batches_of(chain.from_iterable(map(rows_of, plans)), PLAN_SCHEMA)
+
+
+def _scanned(rlmm: RemoteLogMetadataManager, services: Services, row: Row) -> Iterator[Row]:
+    states = tuple(RemoteLogSegmentState[name] for name in row["states"])
+    scan = SegmentScan(row["shard"], row["shards"], states, row["topic"])
+    left_out = frozenset(row["except_topics"])
+    for batch in services.retrying()(_begun, rlmm, scan):
+        with pa.ipc.open_stream(batch.arrow_ipc) as stream:
+            yield from (each for each in rows_in(stream) if each["topic"] not in left_out)
+
+
+def _begun(rlmm: RemoteLogMetadataManager, scan: SegmentScan) -> Iterator[SegmentBatch]:
+    """Start a scan; return when its first batch has arrived."""
+    batches = rlmm.scan_remote_log_segments(scan)
+    first = next(batches, None)
+    return iter(()) if first is None else chain([first], batches)
+
+
+class RetentionPlanner:
+    """Plan retention per partition; read each topic's settings once. Not thread-safe."""
+
+    def __init__(
+        self, rlmm: RemoteLogMetadataManager, retrying: Retrying, copy_grace_ms: int
+    ) -> None:
+        """Treat a COPY_SEGMENT_STARTED younger than `copy_grace_ms` as being copied."""
+        self._rlmm = rlmm
+        self._retrying = retrying
+        self._copy_grace_ms = copy_grace_ms
+        self._configs: dict[UUID, StoredTopicConfig] = {}
+
+    def plan_rows(self, rows: Iterator[Row]) -> PartitionPlan:
+        """Plan one partition from its rows of a scan, at least one."""
+        first = next(rows)
+        tp, revision = topic_id_partition_of(first), first["revision"]
+        try:
+            config = self._config(tp.topic_id)
+            skipped = BEING_DELETED if first["delete_state"] else _why_skipped(config.config)
+            if skipped is not None:
+                left = () if skipped == BEING_DELETED else chain([first], rows)
+                return self._skipped_plan(tp, revision, config, skipped, left)
+            segments, earlier = _segments_and_plan_ids(chain([first], rows))
+            return self._plan(tp, revision, config, segments, earlier)
+        except RemoteResourceNotFoundError:
+            return PartitionPlan(tp, revision, skipped=GONE)
+
+    def _skipped_plan(
+        self,
+        tp: TopicIdPartition,
+        revision: int,
+        config: StoredTopicConfig,
+        skipped: str,
+        rows: Iterable[Row],
+    ) -> PartitionPlan:
+        """Plan nothing new, but finish the deletions that were marked a grace period ago.
+
+        The segments were marked then, and have not been readable since.
+        """
+        segments, earlier = _segments_and_plan_ids(r for r in rows if r["state"] == _DELETING.name)
+        deletions: tuple[Deletion, ...] = ()
+        if segments:
+            now_ms = self._retrying(self._rlmm.partition_state, tp).value.read_at_ms
+            deletions = tuple(
+                Deletion(s, DeletionReason.DELETION_NOT_FINISHED, f"found {s.state.value}")
+                for s in segments
+                if s.event_timestamp_ms <= now_ms - self._copy_grace_ms
+            )
+        return PartitionPlan(
+            topic_id_partition=tp,
+            revision=revision,
+            config_revision=config.revision,
+            skipped=skipped,
+            deletions=deletions,
+            earlier_plans=earlier,
+        )
+
+    def plan_again(self, tp: TopicIdPartition) -> PartitionPlan:
+        """Plan one partition as it is now.
+
+        Raises:
+            RemoteResourceNotFoundError: the partition is gone.
+        """
+        self._configs.pop(tp.topic_id, None)
+        config = self._config(tp.topic_id)
+        # The revision of the first page: if a later page shows a newer one, RLMM refuses the marks.
+        pages = self._retrying(lambda: list(_pages(self._rlmm, tp)))
+        revision = pages[0].revision
+        skipped = _why_skipped(config.config)
+        if skipped is not None:
+            return PartitionPlan(tp, revision, config.revision, skipped=skipped)
+        segments = [segment for page in pages for segment in page.segments]
+        return self._plan(tp, revision, config, segments, {})
+
+    def _plan(
+        self,
+        tp: TopicIdPartition,
+        revision: int,
+        config: StoredTopicConfig,
+        segments: Sequence[RemoteLogSegmentMetadata],
+        earlier: Mapping[UUID, str],
+    ) -> PartitionPlan:
+        state = self._retrying(self._rlmm.partition_state, tp).value
+        young = young_copies(segments, state.read_at_ms, self._copy_grace_ms)
+        being_copied = {segment.remote_log_segment_id.id for segment in young}
+        made = plan_retention(
+            segments, state, config.config, being_copied=being_copied, now_ms=state.read_at_ms
+        )
+        nothing_new = ON_HOLD if config.config.hold else None
+        return PartitionPlan(
+            topic_id_partition=tp,
+            revision=revision,
+            config_revision=config.revision,
+            log_start_offset=made.log_start_offset,
+            skipped=nothing_new or (NO_REPORT if state.report is None else None),
+            notes=made.notes,
+            deletions=made.deletions,
+            earlier_plans=earlier,
+            tier_segments=len(segments),
+            tier_bytes=sum(map(size_bytes, segments)),
+        )
+
+    def _config(self, topic_id: UUID) -> StoredTopicConfig:
+        if topic_id not in self._configs:
+            self._configs[topic_id] = self._retrying(self._rlmm.topic_config, topic_id)
+        return self._configs[topic_id]
+
+
+def why_retention_stops(config: TopicConfig) -> str | None:
+    """Explain why retention begins no further deletion of a topic; None if it may."""
+    return ON_HOLD if config.hold else _why_skipped(config)
+
+
+def why_removal_stops(config: TopicConfig) -> str | None:
+    """Explain why no removal of a topic's partitions goes on; None if it may."""
+    return ON_HOLD if config.hold else None
+
+
+def _why_skipped(config: TopicConfig) -> str | None:
+    """Explain why a sweep skips a topic; None if it does not."""
+    if config.retention_owner is None:
+        return NO_OWNER
+    if config.retention_owner is not RetentionOwner.SWEEP:
+        return f"sediment.retention.owner is {config.retention_owner.value}"
+    return PAUSED if config.sweep_paused else None
+
+
+def _segments_and_plan_ids(
+    rows: Iterable[Row],
+) -> tuple[list[RemoteLogSegmentMetadata], dict[UUID, str]]:
+    segments: list[RemoteLogSegmentMetadata] = []
+    plan_ids: dict[UUID, str] = {}
+    for row in rows:
+        segment = segment_of(row)
+        segments.append(segment)
+        if row.get("plan_id") is not None:
+            plan_ids[segment.remote_log_segment_id.id] = row["plan_id"]
+    return segments, plan_ids
+
+
+def _pages(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> Iterator[SegmentPage]:
+    token = ""
+    while True:
+        page = rlmm.list_remote_log_segments(tp, page_token=token)
+        yield page
+        token = page.next_page_token
+        if not token:
+            return
+
+
+IN_GRACE = "marked for deletion, within the grace period"
+_MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+_STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
+_BEING_DELETED = (_MARKED, _STARTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Removals:
+    """What a removal sweep plans.
+
+    Attributes:
+        partitions: REMOVALS_SCHEMA.
+        tasks: that share them.
+        segments: of all of them, as far as RLMM sends totals.
+    """
+
+    partitions: pa.Table
+    tasks: int
+    segments: int
+
+
+def deleted_partitions(
+    rlmm: RemoteLogMetadataManager, retrying: Retrying, topics: Sequence[str], parallelism: int
+) -> Removals:
+    """List the partitions that are MARKED or STARTED."""
+    summaries = [
+        each
+        for topic in topics or [""]
+        for each in _summaries(rlmm, retrying, topic, _BEING_DELETED)
+    ]
+    sizes = {each.topic_id_partition: size_of(each.totals) for each in summaries}
+    summaries.sort(key=lambda each: -sizes[each.topic_id_partition].segments)
+    size = sum(sizes.values(), PlanSize())
+    rows = [
+        {
+            "topic_id": str(each.topic_id_partition.topic_id),
+            "topic": each.topic_id_partition.topic,
+            "partition": each.topic_id_partition.partition,
+            "revision": each.revision,
+            "delete_state": None if each.delete_state is None else each.delete_state.name,
+            "marked_at_ms": each.marked_at_ms,
+            "read_at_ms": each.read_at_ms,
+        }
+        for each in summaries
+    ]
+    tasks = size.tasks(parallelism)
+    return Removals(pa.Table.from_pylist(dealt(rows, tasks), REMOVALS_SCHEMA), tasks, size.segments)
+
+
+def topic_sizes(
+    rlmm: RemoteLogMetadataManager, retrying: Retrying, topics: Sequence[str]
+) -> dict[Key, Size]:
+    """Return the sizes of all partitions of topics, as far as RLMM sends totals."""
+    return {
+        (tp.topic, str(tp.topic_id), tp.partition): (totals.live_segments, totals.live_bytes)
+        for topic in topics or [""]
+        for each in _summaries(rlmm, retrying, topic)
+        for tp, totals in [(each.topic_id_partition, each.totals)]
+        if totals is not None
+    }
+
+
+def summary_of(row: Row) -> PartitionSummary:
+    """Build the summary of a row of deleted_partitions."""
+    return PartitionSummary(
+        topic_id_partition_of(row),
+        RemotePartitionDeleteState[row["delete_state"]],
+        row["revision"],
+        row["marked_at_ms"],
+        row["read_at_ms"],
+    )
+
+
+def plan_removals(
+    batches: Iterable[pa.RecordBatch], services: Services, grace_ms: int
+) -> Iterator[pa.RecordBatch]:
+    """Plan the removal of deleted partitions: REMOVALS_SCHEMA to PLAN_SCHEMA.
+
+    Holds one partition's segments in memory at a time.
+    """
+    with services.connected_rlmm() as rlmm:
+        planner = RemovalPlanner(rlmm, services.retrying(), grace_ms)
+        plans = (planner.plan_with_segments(summary_of(row)) for row in rows_in(batches))
+        yield from batches_of(chain.from_iterable(map(rows_of, plans)), PLAN_SCHEMA)
+
+
+def plan_removal(summary: PartitionSummary, is_on_hold: bool, grace_ms: int) -> PartitionPlan:
+    """Plan a MARKED or STARTED partition; RLMM refuses the marks under a later hold."""
+    marked_at_ms = summary.marked_at_ms or 0
+    waits = summary.delete_state is _MARKED and summary.read_at_ms - marked_at_ms < grace_ms
+    return PartitionPlan(
+        topic_id_partition=summary.topic_id_partition,
+        revision=summary.revision,
+        skipped=ON_HOLD if is_on_hold else IN_GRACE if waits else None,
+    )
+
+
+class RemovalPlanner:
+    """Plan removals page by page; read each topic's settings once. Not thread-safe."""
+
+    def __init__(self, rlmm: RemoteLogMetadataManager, retrying: Retrying, grace_ms: int) -> None:
+        self._rlmm = rlmm
+        self._retrying = retrying
+        self._grace_ms = grace_ms
+        self._holds: dict[UUID, bool] = {}
+
+    def plans(self, topic: str) -> Iterator[PartitionPlan]:
+        """Plan the MARKED and STARTED partitions of topics with this name; empty for all."""
+        for summary in _summaries(self._rlmm, self._retrying, topic, _BEING_DELETED):
+            yield plan_removal(summary, self._is_on_hold(summary), self._grace_ms)
+
+    def plan_with_segments(self, summary: PartitionSummary) -> PartitionPlan:
+        """Plan a MARKED or STARTED partition and all its segments."""
+        plan = plan_removal(summary, self._is_on_hold(summary), self._grace_ms)
+        tp = plan.topic_id_partition
+        if plan.skipped is not None:
+            return plan
+        try:
+            pages = self._retrying(lambda: list(_pages(self._rlmm, tp)))
+        except RemoteResourceNotFoundError:
+            return replace(plan, skipped=GONE)
+        segments = [segment for page in pages for segment in page.segments]
+        return replace(
+            plan,
+            deletions=tuple(map(_removal_or_rest, segments)),
+            tier_segments=len(segments),
+            tier_bytes=sum(map(size_bytes, segments)),
+        )
+
+    def plan_again(self, topic_id_partition: TopicIdPartition) -> PartitionPlan:
+        """Plan one partition as it is now, without its segments.
+
+        Raises:
+            RemoteResourceNotFoundError: it is no longer MARKED or STARTED.
+        """
+        for plan in self.plans(topic_id_partition.topic):
+            if plan.topic_id_partition == topic_id_partition:
+                return plan
+        raise RemoteResourceNotFoundError(
+            f"partition {topic_id_partition} changed since the plan was made: it is no longer "
+            "marked for deletion"
+        )
+
+    def _is_on_hold(self, summary: PartitionSummary) -> bool:
+        topic_id = summary.topic_id_partition.topic_id
+        if topic_id not in self._holds:
+            stored = self._retrying(self._rlmm.topic_config, topic_id)
+            self._holds[topic_id] = stored.config.hold
+        return self._holds[topic_id]
+
+
+def _removal_or_rest(segment: RemoteLogSegmentMetadata) -> Deletion:
+    if segment.state is _DELETING:
+        return Deletion(segment, DeletionReason.DELETION_NOT_FINISHED, "")
+    return removal_of(segment)
