@@ -161,7 +161,7 @@ licences: $(VENV)/.dev $(VENV)/.spark $(VENV)/.browser build/.plugin ## Write do
 
 .PHONY: minio
 minio: $(VENV)/.dev ## Build real MinIO from its Go module into the user's cache, once (Go 1.24)
-	$(BIN)/python -m tests.harness.go_programs minio
+	$(BIN)/python -m tests.harness.minio minio
 
 # --- use --------------------------------------------------------------------------------------
 
@@ -175,11 +175,11 @@ demo-sweep: $(VENV)/.spark ## Ship a Kafka log, then expire and remove parts of 
 
 .PHONY: demo-broker
 demo-broker: $(VENV)/.kafka ## Let RLM tier a stock Kafka broker that is restarted, and read all of it back (Java 17, Maven)
-	$(BIN)/python -m demos broker --kafka "$$($(BIN)/python -m tests.harness.kafka_jars)"
+	$(BIN)/python -m demos broker --kafka "$$($(BIN)/python -m tests.harness.jars)"
 
 .PHONY: demo-kafka
 demo-kafka: $(VENV)/.kafka build/.plugin ## Let a real Kafka broker keep its tier here, through the plugin (Java 17, Maven)
-	$(BIN)/python -m demos kafka --plugin $(PLUGIN_JAR) --kafka "$$($(BIN)/python -m tests.harness.kafka_jars)"
+	$(BIN)/python -m demos kafka --plugin $(PLUGIN_JAR) --kafka "$$($(BIN)/python -m tests.harness.jars)"
 
 # --- checks -----------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rpc.converters.shared import metadata_to_proto
 from tests.harness.abuses import ABUSES, FLOODS, Counted, Cpu, abused
-from tests.harness.secured_server import Deployment, spiffe
+from tests.harness.secured import Deployment, spiffe
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 
 ROUNDS = 2 if QUICK else 5

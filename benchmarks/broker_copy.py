@@ -26,8 +26,8 @@ from services.api.remote_log_metadata_manager import (
 )
 from services.api.segments import RemoteLogSegmentState
 from tests.harness.eventually import eventually
-from tests.harness.kafka_jars import ensure_kafka_jars
-from tests.harness.kafka_plugin import plugin_jar
+from tests.harness.jars import ensure_kafka_jars
+from tests.harness.kafka_broker import plugin_jar
 
 ROUNDS = 2 if QUICK else 5
 SEGMENTS = 4

@@ -31,9 +31,8 @@ from benchmarks.measure import MIB, QUICK, Result, Row, Side, print_table
 from benchmarks.store import STORE
 from demos.kafka_broker import KafkaBroker, plugin_settings
 from demos.kafka_client import Cluster
-from tests.harness.kafka_cluster import KafkaCluster
-from tests.harness.kafka_cluster_admin import ClusterAdmin
-from tests.harness.kafka_plugin import plugin_jar
+from tests.harness.kafka_broker import plugin_jar
+from tests.harness.kafka_cluster import ClusterAdmin, KafkaCluster
 
 ROUNDS = 1 if QUICK else 3
 RATE_MIB_PER_S = 4 if QUICK else 16

@@ -30,8 +30,8 @@ from demos.kafka_broker import KafkaBroker, plugin_settings
 from services.local.stack import BUCKET, PREFIX, EmbeddedStack, ServiceProcess, rsm_settings
 from tests.harness.eventually import eventually
 from tests.harness.http_proxy import HttpProxy, Request
-from tests.harness.kafka_jars import ensure_kafka_jars
-from tests.harness.kafka_plugin import plugin_jar
+from tests.harness.jars import ensure_kafka_jars
+from tests.harness.kafka_broker import plugin_jar
 
 SEGMENTS = 8
 LOOK_UPS = ("GetRemoteLogSegmentMetadata", "GetNextSegmentWithTxnIndex", "WatchPartitions")

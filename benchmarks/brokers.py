@@ -20,8 +20,8 @@ from benchmarks.store import s3_server
 from demos.kafka_broker import KafkaBroker, plugin_settings
 from demos.kafka_client import Cluster, Topic
 from services.local.stack import EmbeddedStack
-from tests.harness.kafka_jars import ensure_kafka_jars
-from tests.harness.kafka_plugin import plugin_jar
+from tests.harness.jars import ensure_kafka_jars
+from tests.harness.kafka_broker import plugin_jar
 
 SEGMENT_BYTES = 16 * MIB if QUICK else 64 * MIB
 LEAVING_TIMEOUT_S = 600.0

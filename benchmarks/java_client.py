@@ -10,7 +10,7 @@ from typing import Self
 
 from benchmarks.measure import MIB
 from demos.kafka_broker import find_java
-from tests.harness.kafka_jars import ensure_kafka_jars
+from tests.harness.jars import ensure_kafka_jars
 
 _JCMD_TIMEOUT_S = 120.0
 _USED = re.compile(r"garbage-first heap .*?used (\d+)K")

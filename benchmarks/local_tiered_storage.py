@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from tests.harness.kafka_jars import ensure_kafka_jars, pinned_kafka_version
+from tests.harness.jars import ensure_kafka_jars, pinned_kafka_version
 
 _TIMEOUT_S = 300.0
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.11.0:copy"

@@ -18,8 +18,8 @@ from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rsm.settings import RsmSettings
 from tests.harness.eventually import eventually
+from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy, Request
-from tests.harness.s3_operations import s3_operation
 
 BUCKET = "bench"
 PARTS = 4

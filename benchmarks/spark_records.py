@@ -36,8 +36,7 @@ from services.api.ids import TopicIdPartition, uuid_to_text
 from services.client.records import decoded
 from services.rlm.copy.ship import ShipOutcome, ship
 from spark_jobs.spark_session import SparkSettings, spark_session
-from tests.harness.kafka_jars import ensure_kafka_jars
-from tests.harness.spark_kafka_jars import ensure_spark_kafka_jars
+from tests.harness.jars import ensure_kafka_jars, ensure_spark_kafka_jars
 
 SEGMENTS = 2 if QUICK else 8
 SEGMENT_BYTES = 16 * MIB

@@ -3,7 +3,7 @@
 from benchmarks.measure import ROUNDS, Result, ratio
 from benchmarks.rlmm.lookups import Lookups, RpcLookups
 from benchmarks.rlmm.setting import MIDDLE, ROUND_S, conditions, setting
-from tests.harness.trace_collector import collecting_traces
+from tests.harness.recorders import collecting_traces
 
 US = 1e6
 

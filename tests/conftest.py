@@ -26,9 +26,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 pytest_plugins = [
     "pytester",
     "tests.budget",
-    "tests.harness.deployment_fixtures",
-    "tests.harness.rlmm_fixtures",
-    "tests.harness.store_fixtures",
+    "tests.harness.fixtures",
 ]
 
 _MIGRATED = "migrated"

@@ -17,10 +17,10 @@ from services.rlmm.database import schema
 from tests.alerts.cluster_state import ClusterState, published_state
 from tests.harness.certificates import OPERATOR
 from tests.harness.eventually import eventually
+from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy
 from tests.harness.metadata_broker import MetadataBroker, metadata
 from tests.harness.proxy import TcpProxy
-from tests.harness.s3_operations import s3_operation
 from tests.harness.synthetic_log import make_log_dir, roll_segment
 from tests.harness.world import World, running_world
 

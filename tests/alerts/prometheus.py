@@ -11,7 +11,7 @@ import yaml
 
 from services.local.process import LOOPBACK, ChildProcess, HeldPorts, start_on_free_ports
 from services.local.stack import own_environment
-from tests.harness.promtool import ensure_prometheus
+from tests.harness.published import ensure_prometheus
 from tests.helm.alerts import rules
 
 _SCRAPE_MS = 1000

@@ -33,9 +33,9 @@ from services.rpc.server.server import Ports
 from services.rsm.servicer import RemoteStorageManagerServicer
 from tests.behaviour.test_server_pools import NAME, Holding
 from tests.contract.remote_storage_manager_contract import Files, a_segment, copied, fetched
+from tests.harness.certificates import account
 from tests.harness.eventually import eventually
-from tests.harness.secured_server import Deployment, spiffe
-from tests.harness.tokens import account
+from tests.harness.secured import Deployment, spiffe
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 

@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from services.rlm.fetch.chunk_cache import MIB
-from tests.harness.consumer_listener import (
+from tests.harness.doors import (
     answered,
     connected_socket,
     fetch_of,

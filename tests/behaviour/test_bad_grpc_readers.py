@@ -16,7 +16,7 @@ from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.converters.log import fetch_request_to_proto
 from tests.harness.eventually import eventually
 from tests.harness.idle_streams import Connection
-from tests.harness.served_rlm import served_rlm
+from tests.harness.served import served_rlm
 from tests.harness.ship_stack import EVERYTHING, Stack, read
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch
 

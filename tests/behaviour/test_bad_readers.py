@@ -17,8 +17,8 @@ from services.rlm.manager import RlmLimits
 from tests.harness.broker_answers import BrokerFetch
 from tests.harness.doors import CODES, DOORS, Door, opened
 from tests.harness.eventually import eventually
-from tests.harness.one_partition import TroubledPartition
 from tests.harness.ship_stack import EVERYTHING, Stack, lose_rolled_segments
+from tests.harness.troubles import TroubledPartition
 from tests.unit.rlm.kafka_bytes import (
     ABORT,
     NAME,

@@ -9,7 +9,7 @@ from services.api.ids import TopicIdPartition, random_uuid, uuid_to_text
 from services.api.partitions import Anomaly, AnomalyKind
 from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.local.postgres import EmbeddedPostgres
-from tests.harness.rlmm_process import RlmmProcess, running_rlmm
+from tests.harness.processes import RlmmProcess, running_rlmm
 
 # Tests are named after them: they are the same in every process of a run.
 ORDERS, UNKNOWN = UUID(int=1), UUID(int=2)

@@ -24,8 +24,8 @@ from services.common.release import release
 from services.rpc.client.probe import Note, ServiceState
 from tests.contract.rlmm.segments import finished
 from tests.harness import served_fixtures
-from tests.harness.rlmm_process import RlmmProcess
-from tests.harness.secured_rsm import Secrets, make_secrets, serving_rsm
+from tests.harness.processes import RlmmProcess
+from tests.harness.secured import Secrets, make_secrets, serving_rsm
 from tests.harness.sediment_command import sediment
 from tests.harness.tier import a_topic
 

@@ -18,7 +18,7 @@ from tests.contract.rlmm.segments import (
     move,
     put_deletion,
 )
-from tests.harness.rlmm_process import RlmmProcess, running_rlmm
+from tests.harness.processes import RlmmProcess, running_rlmm
 
 
 @pytest.fixture(scope="module")

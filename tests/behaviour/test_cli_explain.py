@@ -30,7 +30,7 @@ from tests.contract.rlmm.segments import (
     put_deletion,
     segment,
 )
-from tests.harness.rlmm_process import RlmmProcess, running_rlmm
+from tests.harness.processes import RlmmProcess, running_rlmm
 
 pytestmark = pytest.mark.deep
 

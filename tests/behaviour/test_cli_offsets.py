@@ -17,8 +17,8 @@ from services.records.decode import RecordColumns, decode
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.servicer import RemoteLogManagerServicer
 from tests.harness.committed_reads import batches_in, committed_in
-from tests.harness.grpc_server import served
 from tests.harness.sediment_command import Completed, sediment
+from tests.harness.served import served
 from tests.harness.ship_stack import BUNDLED, Stack, bundled_name, bytes_of
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 

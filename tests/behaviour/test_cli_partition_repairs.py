@@ -25,7 +25,7 @@ from tests.contract.rlmm.segments import (
     put_deletion,
     revision_of,
 )
-from tests.harness.rlmm_process import RlmmProcess, running_rlmm
+from tests.harness.processes import RlmmProcess, running_rlmm
 
 WHY = "--reason=a mistake"
 

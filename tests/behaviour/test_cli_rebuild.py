@@ -17,8 +17,8 @@ from services.workflows.deployment_state import keep, read_head
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness import served_fixtures
 from tests.harness.databases import Databases
-from tests.harness.rlmm_process import RlmmProcess, serving_rlmm
-from tests.harness.served_rsm import ServedRsm
+from tests.harness.processes import RlmmProcess, serving_rlmm
+from tests.harness.served import ServedRsm
 from tests.harness.tier import SIZE_BYTES, SmallTier, a_topic, segment
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED

@@ -8,8 +8,8 @@ import pytest
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.layout import segment_keys
 from tests.harness import served_fixtures
-from tests.harness.rlmm_process import RlmmProcess
-from tests.harness.served_rsm import ServedRsm
+from tests.harness.processes import RlmmProcess
+from tests.harness.served import ServedRsm
 from tests.harness.tier import SmallTier, a_topic, segment
 
 rlmm, rsm, store = served_fixtures.rlmm, served_fixtures.rsm, served_fixtures.store

@@ -20,7 +20,7 @@ from services.api.segments import (
     segment_leader_epochs,
 )
 from services.local.postgres import EmbeddedPostgres
-from tests.harness.rlmm_process import RlmmProcess, running_rlmm
+from tests.harness.processes import RlmmProcess, running_rlmm
 
 EPOCHS = segment_leader_epochs([(0, 0)])
 MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED

@@ -13,10 +13,10 @@ from tests.contract.remote_storage_manager_contract import MIB, Files, some_byte
 from tests.contract.rsm_over_s3 import settings_for
 from tests.harness import served_fixtures
 from tests.harness.faults import Answer
+from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.rlmm_process import RlmmProcess
-from tests.harness.s3_operations import s3_operation
-from tests.harness.served_rsm import ServedRsm, serving
+from tests.harness.processes import RlmmProcess
+from tests.harness.served import ServedRsm, serving
 from tests.harness.tier import SmallTier, a_topic, segment
 
 SIZE = 2 * MIB + 500

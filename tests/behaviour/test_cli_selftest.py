@@ -13,8 +13,8 @@ from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.workflows.selftest import TOPIC, run_selftest
 from tests.harness import served_fixtures
-from tests.harness.rlmm_process import RlmmProcess
-from tests.harness.served_rsm import ServedRsm
+from tests.harness.processes import RlmmProcess
+from tests.harness.served import ServedRsm
 
 rlmm, rsm, store = served_fixtures.rlmm, served_fixtures.rsm, served_fixtures.store
 

@@ -31,10 +31,9 @@ from services.rpc.client.probe import Note, ServiceState
 from tests.contract.rlmm.segments import DELETE_STARTED, MARKED, add, finished, move, put_deletion
 from tests.contract.rlmm.segments import segment as started
 from tests.harness import served_fixtures
-from tests.harness.grpc_server import served
+from tests.harness.processes import RlmmProcess
 from tests.harness.retained_log import AT_ONCE, HOUR_MS, hourly_log
-from tests.harness.rlmm_process import RlmmProcess
-from tests.harness.served_rsm import ServedRsm
+from tests.harness.served import ServedRsm, served
 from tests.harness.ship_stack import running_stack
 from tests.harness.tier import a_topic, now_ms
 from tieredstorage.v1 import remote_log_manager_pb2 as rlm_pb

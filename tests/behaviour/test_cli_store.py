@@ -13,8 +13,8 @@ from services.local.seaweedfs import S3Endpoint
 from services.local.stack import rsm_settings
 from services.rsm.probe import Capability
 from tests.harness.faults import Answer
+from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.s3_operations import s3_operation
 from tests.harness.sediment_command import Completed, sediment
 
 

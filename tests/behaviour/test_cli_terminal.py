@@ -18,7 +18,7 @@ from services.local.postgres import EmbeddedPostgres
 from services.local.process import free_ports
 from services.local.stack import own_environment
 from tests.contract.rlmm.segments import DELETE_STARTED, finished, id_of, move
-from tests.harness.rlmm_process import RlmmProcess, running_rlmm
+from tests.harness.processes import RlmmProcess, running_rlmm
 from tests.harness.sediment_command import sediment
 
 COLUMNS = 80

@@ -14,7 +14,7 @@ from services.api.remote_log_metadata_manager import PartitionLeadership, all_pa
 from services.api.topic_config import StoredTopicConfig
 from services.cli.topics import KnownTopic, _put
 from services.local.postgres import EmbeddedPostgres
-from tests.harness.rlmm_process import RlmmProcess, running_rlmm
+from tests.harness.processes import RlmmProcess, running_rlmm
 
 MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
 

@@ -8,8 +8,8 @@ from services.api.partitions import VerificationKind, VerificationRun, VerifiedT
 from services.rsm.backends.filesystem import FilesystemStorage
 from tests.contract.rlmm.segments import finished
 from tests.harness import served_fixtures
-from tests.harness.rlmm_process import RlmmProcess
-from tests.harness.served_rsm import ServedRsm
+from tests.harness.processes import RlmmProcess
+from tests.harness.served import ServedRsm
 from tests.harness.tier import SIZE_BYTES, SmallTier, a_topic
 
 rlmm, rsm, store = served_fixtures.rlmm, served_fixtures.rsm, served_fixtures.store

@@ -39,10 +39,10 @@ from tests.contract.rlmm.segments import (
 )
 from tests.harness import served_fixtures
 from tests.harness.console import ServedConsole, serving_console
-from tests.harness.grpc_server import served
+from tests.harness.processes import RlmmProcess
 from tests.harness.retained_log import hourly_log
-from tests.harness.rlmm_process import RlmmProcess
-from tests.harness.secured_server import Deployment, spiffe
+from tests.harness.secured import Deployment, spiffe
+from tests.harness.served import served
 from tests.harness.ship_stack import running_stack
 from tests.harness.tier import a_topic
 from tests.unit.rlm.kafka_bytes import NAME

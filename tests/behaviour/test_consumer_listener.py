@@ -38,7 +38,8 @@ from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rpc.server.sockets import SocketAccess
 from tests.harness.broker_answers import broker_answers
 from tests.harness.committed_reads import batches_in, committed_in
-from tests.harness.consumer_listener import (
+from tests.harness.databases import Databases
+from tests.harness.doors import (
     NODE_ID,
     answered,
     connected_socket,
@@ -47,11 +48,10 @@ from tests.harness.consumer_listener import (
     serving_consumers,
     value_of,
 )
-from tests.harness.databases import Databases
 from tests.harness.eventually import eventually
 from tests.harness.kafka_client import CLIENT_TIMEOUT_S, Cluster, headers_of
 from tests.harness.published import growth
-from tests.harness.secured_rsm import Secrets, make_secrets
+from tests.harness.secured import Secrets, make_secrets
 from tests.harness.ship_stack import (
     BUNDLED,
     Stack,

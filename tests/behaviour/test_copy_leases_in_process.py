@@ -33,7 +33,7 @@ from services.workflows.deletion import Deleter, begin_deletion, finish_deletion
 from tests.contract.rlmm.segments import DELETE_FINISHED, DELETE_STARTED, move
 from tests.harness.eventually import eventually
 from tests.harness.ship_stack import Stack
-from tests.harness.troubled_managers import FailingRsm
+from tests.harness.troubles import FailingRsm
 from tests.unit.rlm.kafka_bytes import NAME, three_segments, write_log_dir
 
 pytestmark = pytest.mark.deep

@@ -19,7 +19,7 @@ from services.rlm.manager import BrokerRemoteLogManager
 from tests.harness.callback_rlm import FOLLOWER, LEADER, callback_rlm, send_role
 from tests.harness.retained_log import take_turns
 from tests.harness.ship_stack import Stack, read
-from tests.harness.troubled_managers import FailingRlmm
+from tests.harness.troubles import FailingRlmm
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, high_watermarks, three_segments
 
 NOT_LEADER = FetchError.NOT_LEADER_OR_FOLLOWER

@@ -20,11 +20,17 @@ from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.client.channel import open_channel
 from services.rpc.server.server import Ports
 from services.rsm.servicer import add_to_server
-from tests.harness.certificates import BadCertificates, bad_certificates
+from tests.harness.certificates import (
+    BadCertificates,
+    TokenIssuer,
+    account,
+    bad_certificates,
+    symmetric_token,
+    unsigned_token,
+)
 from tests.harness.eventually import eventually
 from tests.harness.every_rpc import RPCS, Rpc
-from tests.harness.secured_server import Deployment, raw_channel, spiffe
-from tests.harness.tokens import TokenIssuer, account, symmetric_token, unsigned_token
+from tests.harness.secured import Deployment, raw_channel, spiffe
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as log_grpc
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as metadata_grpc
 

@@ -12,7 +12,7 @@ from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.partition import new_partition
 from tests.harness.ship_stack import Stack, description, names_of
-from tests.harness.troubled_managers import FailingRlmm, SilentRlmm
+from tests.harness.troubles import FailingRlmm, SilentRlmm
 from tests.unit.rlm.kafka_bytes import NAME, three_segments
 
 

@@ -14,9 +14,9 @@ from services.cli.status import lag_text
 from services.cli.status_facts import lag_severity
 from services.rlm.servicer import RemoteLogManagerServicer
 from tests.harness.callback_rlm import LEADER, HeldCopies, callback_rlm, send_role, turn
-from tests.harness.grpc_server import served
 from tests.harness.retained_log import hourly_log, keep_hours
 from tests.harness.sediment_command import Completed, sediment
+from tests.harness.served import served
 from tests.harness.ship_stack import Stack, read
 from tests.unit.rlm.kafka_bytes import NAME
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc

@@ -26,11 +26,10 @@ from services.rsm.factory import build_manager
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import Files, copied, some_bytes
 from tests.harness.eventually import eventually
-from tests.harness.grpc_server import served
-from tests.harness.secured_server import Deployment, spiffe
+from tests.harness.recorders import Trap, collecting_traces, trap
+from tests.harness.secured import Deployment, spiffe
 from tests.harness.sediment_command import sediment
-from tests.harness.trace_collector import collecting_traces
-from tests.harness.traps import Trap, trap
+from tests.harness.served import served
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
 

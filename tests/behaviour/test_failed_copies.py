@@ -32,7 +32,7 @@ from services.workflows.deletion import Deleter, begin_deletion, finish_deletion
 from services.workflows.removal import remove_partition
 from tests.harness.retained_log import Changed
 from tests.harness.ship_stack import FINISHED, ONE_TRY, Counting, Stack, description
-from tests.harness.troubled_managers import (
+from tests.harness.troubles import (
     CutWhileCopied,
     FailingOnce,
     FailingRsm,

@@ -16,7 +16,7 @@ from services.api.remote_log_manager import (
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.harness.callback_rlm import FOLLOWER, LEADER, callback_rlm, send_role
 from tests.harness.ship_stack import EVERYTHING, Stack, lose_rolled_segments
-from tests.harness.troubled_managers import FailingRlmm
+from tests.harness.troubles import FailingRlmm
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, three_segments
 
 FENCED, UNKNOWN = FetchError.FENCED_LEADER_EPOCH, FetchError.UNKNOWN_LEADER_EPOCH

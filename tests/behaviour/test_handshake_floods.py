@@ -16,7 +16,7 @@ from services.local.stack import ServiceProcess
 from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import SegmentObjectsClient
 from tests.harness.certificates import BadCertificates, bad_certificates
-from tests.harness.secured_server import Deployment, spiffe
+from tests.harness.secured import Deployment, spiffe
 
 CONNECTIONS = 30
 HALF_A_HELLO = bytes.fromhex("16030100050100000100")

@@ -10,7 +10,7 @@ from services.api.remote_log_manager import ProblemKind
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.copy.ship import ShipOutcome, ShipSettings, ship
 from tests.harness.ship_stack import Stack
-from tests.harness.troubled_managers import FailingRsm
+from tests.harness.troubles import FailingRsm
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, in_transaction, three_segments
 
 

@@ -10,8 +10,14 @@ import pytest
 from services.api.remote_log_manager import FetchError, ProblemKind, RemoteLogManager
 from services.rlm.copy.ship import ShipOutcome
 from tests.harness.callback_rlm import LEADER, broker_beside, callback_rlm, send_role
-from tests.harness.lock_holder import PYTHON_HOLDER, other_process
-from tests.harness.retained_log import AT_ONCE, hourly_log, keep_hours, take_turns
+from tests.harness.retained_log import (
+    AT_ONCE,
+    PYTHON_HOLDER,
+    hourly_log,
+    keep_hours,
+    other_process,
+    take_turns,
+)
 from tests.harness.ship_stack import Stack, description, fetch, read
 from tests.unit.rlm.kafka_bytes import (
     NAME,

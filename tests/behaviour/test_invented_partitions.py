@@ -42,7 +42,7 @@ from services.rpc.client.log import RemoteLogManagerClient
 from tests.contract.rlmm.segments import FINISHED, add, segment
 from tests.harness.callback_rlm import ALL_AT_ONCE, FOLLOWER, LEADER, callback_rlm, refused_as, turn
 from tests.harness.retained_log import hourly_log, take_turns
-from tests.harness.secured_server import Deployment, spiffe
+from tests.harness.secured import Deployment, spiffe
 from tests.harness.ship_stack import Stack
 from tests.unit.rlm.kafka_bytes import NAME
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc

@@ -33,7 +33,6 @@ from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.harness.committed_reads import batches_in
 from tests.harness.databases import Databases
 from tests.harness.eventually import eventually
-from tests.harness.one_partition import GIVE_UP_S, Hang, TroubledPartition
 from tests.harness.ship_stack import (
     BUNDLED,
     Stack,
@@ -42,7 +41,7 @@ from tests.harness.ship_stack import (
     lose_rolled_segments,
     running_stack,
 )
-from tests.harness.troubled_managers import FailingRlmm
+from tests.harness.troubles import GIVE_UP_S, FailingRlmm, Hang, TroubledPartition
 from tests.unit.rlm.kafka_bytes import (
     NAME,
     PartitionFiles,

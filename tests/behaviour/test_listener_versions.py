@@ -22,7 +22,7 @@ from kafka.protocol.metadata import (
 from services.api.offset_queries import MAX_OFFSET_QUERIES, EpochAnswer, EpochQuery
 from services.rlm.consumers.answers import Answers, Node
 from services.rlm.manager import BrokerRemoteLogManager
-from tests.harness.consumer_listener import NODE_ID, fetch_of, framed
+from tests.harness.doors import NODE_ID, fetch_of, framed
 from tests.harness.ship_stack import Stack
 from tests.unit.rlm.kafka_bytes import NAME, batch, three_segments
 

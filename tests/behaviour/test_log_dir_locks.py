@@ -10,7 +10,7 @@ from demos.kafka_broker import find_java
 from services.rlm.kafka_log.log_dir import is_held_by_another
 from services.rlm.kafka_log.partition_dir import LogDirError
 from services.rlm.retention.local_files import LogDirLocks
-from tests.harness.lock_holder import PYTHON_HOLDER, other_process
+from tests.harness.retained_log import PYTHON_HOLDER, other_process
 from tests.unit.rlm.kafka_bytes import write_log_dir
 
 _JAVA = """

@@ -19,7 +19,7 @@ from tests.contract.rlmm.segments import move, segment
 from tests.harness.published import growth
 from tests.harness.retained_log import AT_ONCE, take_turns
 from tests.harness.ship_stack import ONE_TRY, SOME_TRIES, Stack, description, read
-from tests.harness.troubled_managers import (
+from tests.harness.troubles import (
     FailingRsm,
     GapsRefused,
     GapsUnanswered,

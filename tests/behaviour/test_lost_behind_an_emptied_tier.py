@@ -15,7 +15,7 @@ from tests.behaviour.test_tiered_again import forget_events
 from tests.harness.invariants import assert_invariants
 from tests.harness.retained_log import AT_ONCE, Changed, hourly_log, keep_hours, take_turns
 from tests.harness.ship_stack import ONE_TRY, Stack, description, read
-from tests.harness.troubled_managers import GapsRefused, SilentRlmm
+from tests.harness.troubles import GapsRefused, SilentRlmm
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
 
 LOST = OffsetGap(60, 69)

@@ -19,7 +19,7 @@ from services.rlm.manager import BrokerRemoteLogManager
 from services.rsm.servicer import add_to_server
 from services.workflows.deletion import Deleter
 from services.workflows.removal import remove_partition
-from tests.harness.grpc_server import served
+from tests.harness.processes import serving_rlmm
 from tests.harness.retained_log import (
     AT_ONCE,
     DEADLINE_S,
@@ -29,9 +29,9 @@ from tests.harness.retained_log import (
     keep_hours,
     take_turns,
 )
-from tests.harness.rlmm_process import serving_rlmm
+from tests.harness.served import served
 from tests.harness.ship_stack import Stack, description, read
-from tests.harness.troubled_managers import raising
+from tests.harness.troubles import raising
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, write_log_dir
 from tests.unit.rlm.test_candidates import lineage
 

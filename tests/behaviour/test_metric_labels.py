@@ -11,7 +11,7 @@ from services.api.ids import TopicIdPartition
 from services.rlm.metrics import OTHER_TOPICS, REMOTE_FETCH_REQUESTS, TopicCounts
 from services.rpc.client.calls import REQUEST_ID_KEY
 from services.rsm.servicer import RemoteStorageManagerServicer
-from tests.harness.grpc_server import served
+from tests.harness.served import served
 from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
 INVENTED = 1_000

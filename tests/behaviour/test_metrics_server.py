@@ -17,7 +17,7 @@ from services.local.data_directory import write_secret
 from services.rpc.server.metrics_server import MAX_CONNECTIONS, start_metrics
 from services.rpc.server.transport import PLAINTEXT, open_transport
 from tests.harness.eventually import eventually
-from tests.harness.secured_rsm import Secrets, make_secrets
+from tests.harness.secured import Secrets, make_secrets
 
 pytestmark = pytest.mark.deep
 

@@ -22,8 +22,8 @@ from services.api.remote_log_manager import (
 from services.rlm.fetch.segment_reader import RemoteReadLimits
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.harness.eventually import eventually
-from tests.harness.one_partition import GIVE_UP_S, Hang, TroubledPartition, partition_of
 from tests.harness.ship_stack import EVERYTHING, Stack, fetch, lose_rolled_segments
+from tests.harness.troubles import GIVE_UP_S, Hang, TroubledPartition, partition_of
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
 
 NAMES = [replace(NAME, partition=number) for number in range(4)]

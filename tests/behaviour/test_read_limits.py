@@ -16,7 +16,6 @@ from services.client.records import decoded
 from services.common.fair_queue import MOST_CHARGED_S, QuotaLimit
 from services.rlm.fetch.segment_reader import RemoteReadLimits
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
-from tests.harness.bombs import honest_batch
 from tests.harness.eventually import eventually
 from tests.harness.published import growth
 from tests.harness.ship_stack import (
@@ -28,7 +27,8 @@ from tests.harness.ship_stack import (
     lose_rolled_segments,
     read,
 )
-from tests.harness.troubled_managers import Hanging, raising
+from tests.harness.synthetic_log import honest_batch
+from tests.harness.troubles import Hanging, raising
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
 
 

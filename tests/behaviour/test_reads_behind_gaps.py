@@ -14,14 +14,14 @@ from services.api.remote_log_manager import FetchError
 from services.client import TierConsumer
 from services.rlm.copy.ship import ship
 from services.rlm.manager import BrokerRemoteLogManager
-from tests.harness.bombs import honest_batch
-from tests.harness.consumer_listener import serving_consumers
+from tests.harness.doors import serving_consumers
 from tests.harness.kafka_client import CLIENT_TIMEOUT_S, Cluster
-from tests.harness.rlmm_process import serving_rlmm
+from tests.harness.processes import serving_rlmm
 from tests.harness.sediment_command import Completed, sediment
-from tests.harness.served_rlm import served_rlm
+from tests.harness.served import served_rlm
 from tests.harness.ship_stack import ONE_TRY, Stack, read
-from tests.harness.troubled_managers import GapsRefused
+from tests.harness.synthetic_log import honest_batch
+from tests.harness.troubles import GapsRefused
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
 
 KEPT = [*range(10), *range(20, 25), *range(30, 41)]

@@ -38,8 +38,7 @@ from services.workflows.reconcile import Reconciliation, ReconciliationPlan
 from services.workflows.segment_views import MetadataView, store_views
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.databases import Databases
-from tests.harness.eventually import eventually
-from tests.harness.patience import PATIENT
+from tests.harness.eventually import PATIENT, eventually
 from tests.harness.tier import EPOCH, SIZE_BYTES, SmallTier, a_topic, ids, now_ms, segment
 
 pytestmark = pytest.mark.deep

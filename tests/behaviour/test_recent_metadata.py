@@ -21,7 +21,7 @@ from services.rlm.tier_state import TierState
 from tests.harness.eventually import eventually
 from tests.harness.ship_stack import EVERYTHING, Stack, fetch, lose_rolled_segments, read
 from tests.harness.tier import SmallTier
-from tests.harness.troubled_managers import SilentRlmm
+from tests.harness.troubles import SilentRlmm
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
 
 OUT_OF_RANGE = FetchError.OFFSET_OUT_OF_RANGE

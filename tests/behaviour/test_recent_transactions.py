@@ -29,7 +29,6 @@ from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.committed_reads import READ_COMMITTED
 from tests.harness.eventually import eventually
-from tests.harness.one_partition import TroubledPartition
 from tests.harness.ship_stack import (
     EVERYTHING,
     Stack,
@@ -39,7 +38,7 @@ from tests.harness.ship_stack import (
     read,
 )
 from tests.harness.tier import SmallTier, now_ms
-from tests.harness.troubled_managers import SilentRlmm
+from tests.harness.troubles import SilentRlmm, TroubledPartition
 from tests.unit.rlm.kafka_bytes import (
     ABORT,
     NAME,

@@ -57,7 +57,7 @@ from tests.harness.retained_log import (
     take_turns,
 )
 from tests.harness.ship_stack import FINISHED, Stack, description, read
-from tests.harness.troubled_managers import FailingRlmm, raising
+from tests.harness.troubles import FailingRlmm, raising
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, deleted
 
 EPOCH = 2  # the latest of an hourly log

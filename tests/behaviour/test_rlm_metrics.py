@@ -29,7 +29,7 @@ from tests.harness.eventually import eventually
 from tests.harness.published import growth
 from tests.harness.retained_log import AT_ONCE, Changed, hourly_log, keep_hours, take_turns
 from tests.harness.ship_stack import Stack, bytes_of, fetch, lose_rolled_segments, read
-from tests.harness.troubled_managers import (
+from tests.harness.troubles import (
     CutWhileCopied,
     FailingOnce,
     FailingRlmm,

@@ -43,7 +43,7 @@ from tests.harness.callback_rlm import (
 )
 from tests.harness.retained_log import Changed, hourly_log, take_turns
 from tests.harness.ship_stack import Stack
-from tests.harness.troubled_managers import raising
+from tests.harness.troubles import raising
 from tests.unit.rlm.kafka_bytes import NAME
 
 pytestmark = pytest.mark.deep

@@ -38,8 +38,8 @@ from tests.contract.rlmm.segments import (
     segment,
     update_to,
 )
+from tests.harness.databases import statements_sent, waiting
 from tests.harness.eventually import eventually
-from tests.harness.rlmm_database import statements_sent, waiting
 
 pytestmark = pytest.mark.deep
 

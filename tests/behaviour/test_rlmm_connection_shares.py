@@ -17,8 +17,7 @@ from services.rlmm.database.shares import ConnectionShares
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.settings import RlmmSettings
 from tests.contract.rlmm.segments import finished, revision_of
-from tests.harness.eventually import eventually
-from tests.harness.patience import PATIENT
+from tests.harness.eventually import PATIENT, eventually
 
 MOST = 2
 SHARE_PERCENT = 75

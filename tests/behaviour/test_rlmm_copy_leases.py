@@ -30,9 +30,8 @@ from tests.contract.rlmm.segments import (
     segment,
     update_to,
 )
-from tests.harness.eventually import eventually
-from tests.harness.patience import PATIENCE_MS
-from tests.harness.rlmm_database import schema_problems, waiting
+from tests.harness.databases import schema_problems, waiting
+from tests.harness.eventually import PATIENCE_MS, eventually
 
 TP = TopicIdPartition(uuid4(), "orders", 0)
 

@@ -22,7 +22,7 @@ from services.rpc.server.server import Ports
 from tests.contract.rlmm.segments import FINISHED, add, segment
 from tests.harness.eventually import eventually
 from tests.harness.every_rpc import ID, RPCS, Rpc
-from tests.harness.secured_server import Deployment, spiffe
+from tests.harness.secured import Deployment, spiffe
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
 PAYROLL = TopicIdPartition(uuid_from_text(ID, "id"), "payroll", 1)

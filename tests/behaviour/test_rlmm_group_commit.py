@@ -33,9 +33,9 @@ from tests.contract.rlmm.segments import (
     revision_of,
     segment,
 )
+from tests.harness.databases import events, waiting
 from tests.harness.eventually import eventually
-from tests.harness.gated_group_commit import Gated, result_of, to
-from tests.harness.rlmm_database import events, waiting
+from tests.harness.gates import Gated, result_of, to
 
 pytestmark = pytest.mark.deep
 

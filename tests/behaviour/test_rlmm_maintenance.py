@@ -29,8 +29,8 @@ from tests.contract.rlmm.segments import (
     put_deletion,
     segment,
 )
+from tests.harness.databases import events, waiting
 from tests.harness.eventually import eventually
-from tests.harness.rlmm_database import events, waiting
 
 pytestmark = pytest.mark.deep
 

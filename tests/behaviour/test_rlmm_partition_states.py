@@ -23,9 +23,8 @@ from tests.contract.rlmm.segments import (
     put_deletion,
     revision_of,
 )
-from tests.harness.eventually import eventually
-from tests.harness.patience import PATIENT
-from tests.harness.rlmm_database import events, statements_sent, waiting
+from tests.harness.databases import events, statements_sent, waiting
+from tests.harness.eventually import PATIENT, eventually
 
 
 @pytest.fixture

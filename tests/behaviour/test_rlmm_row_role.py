@@ -10,8 +10,8 @@ from psycopg.errors import InsufficientPrivilege
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import all_segments
 from tests.contract.rlmm.segments import segment
-from tests.harness.rlmm_process import running_rlmm
-from tests.harness.row_role import drop_role, make_row_role
+from tests.harness.databases import drop_role, make_row_role
+from tests.harness.processes import running_rlmm
 
 ROLE = "rows_only"
 

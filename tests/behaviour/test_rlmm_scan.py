@@ -19,8 +19,7 @@ from services.rlmm.reads.scans import BATCH_BYTES, MEMORY_BYTES, PARTITIONS_PER_
 from tests.contract.rlmm.scans import rows_of
 from tests.contract.rlmm.segments import BROKER, DELETE_STARTED
 from tests.contract.test_rlmm_over_grpc import client_over
-from tests.harness.eventually import eventually
-from tests.harness.patience import PATIENT
+from tests.harness.eventually import PATIENT, eventually
 
 TOPIC_ID = UUID("00000000-0000-4000-8000-000000000001")
 MAX_STREAM_BYTES = 3 * 1024 * 1024

@@ -18,7 +18,7 @@ from services.rlmm.database.engine import create_database_engine
 from services.rlmm.database.schema import check_schema, upgrade
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import segment
-from tests.harness.patience import PATIENT
+from tests.harness.eventually import PATIENT
 
 CONNECTIONS = 3
 REASON = "façade ☕ 東京"

@@ -18,8 +18,7 @@ from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rsm.factory import build_manager
 from services.rsm.settings import RsmSettings
 from tests.contract.rlmm.segments import finished, move, revision_of
-from tests.harness.eventually import eventually
-from tests.harness.patience import PATIENT
+from tests.harness.eventually import PATIENT, eventually
 
 DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED

@@ -29,8 +29,8 @@ from tests.contract.rlmm.segments import (
     segment,
     update_to,
 )
+from tests.harness.databases import waiting
 from tests.harness.eventually import eventually
-from tests.harness.rlmm_database import waiting
 
 HOLD = {"sediment.hold": "true"}
 

@@ -17,7 +17,7 @@ from services.rlmm.database.schema_revision import MIGRATIONS, known_revision
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.reads import lookups
 from tests.harness import look_up_oracle
-from tests.harness.rlmm_database import schema_problems
+from tests.harness.databases import schema_problems
 
 TP = TopicIdPartition(uuid4(), "orders", 0)
 COUNT = 15

@@ -18,7 +18,7 @@ from services.rlmm.database.schema_revision import MIGRATIONS
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.anomalies import anomaly
 from tests.contract.rlmm.gaps import gaps, record
-from tests.harness.rlmm_database import schema_problems
+from tests.harness.databases import schema_problems
 
 TP = TopicIdPartition(uuid4(), "orders", 0)
 

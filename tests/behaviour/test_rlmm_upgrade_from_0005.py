@@ -15,7 +15,7 @@ from services.api.errors import RemoteStorageError
 from services.rlmm.database.engine import create_database_engine
 from services.rlmm.database.schema import deployment_id, upgrade
 from services.rlmm.database.schema_revision import MIGRATIONS
-from tests.harness.rlmm_database import schema_problems
+from tests.harness.databases import schema_problems
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from services.rlmm.database.engine import create_database_engine
 from services.rlmm.database.schema import upgrade
 from services.rlmm.database.schema_revision import MIGRATIONS
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from tests.harness.rlmm_database import schema_problems
+from tests.harness.databases import schema_problems
 
 TP = TopicIdPartition(uuid4(), "orders", 0)
 STATES = ("COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_FINISHED")

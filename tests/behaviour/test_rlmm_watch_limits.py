@@ -32,7 +32,7 @@ from services.rpc.converters import shared
 from services.rpc.converters.partitions import watched_to_proto
 from tests.contract.rlmm.segments import finished
 from tests.harness.eventually import eventually
-from tests.harness.secured_server import Deployment, spiffe
+from tests.harness.secured import Deployment, spiffe
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 

@@ -29,8 +29,7 @@ from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.server.server import Service, start_grpc
 from tests.contract.rlmm.segments import add, finished, revision_of, segment
-from tests.harness.eventually import eventually
-from tests.harness.patience import PATIENT
+from tests.harness.eventually import PATIENT, eventually
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
 NAME = "tieredstorage.v1.RemoteLogMetadataManager"

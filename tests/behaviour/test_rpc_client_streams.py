@@ -10,7 +10,7 @@ import pytest
 from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
 from services.rpc.client.calls import Source, call_with_stream
 from tests.harness.eventually import eventually
-from tests.harness.grpc_server import served
+from tests.harness.served import served
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 

@@ -39,7 +39,7 @@ from services.rpc.statuses import status_of
 from services.rsm.servicer import RemoteStorageManagerServicer
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.eventually import eventually
-from tests.harness.grpc_server import served
+from tests.harness.served import served
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 

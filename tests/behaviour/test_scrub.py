@@ -42,8 +42,8 @@ from tests.contract.remote_storage_manager_contract import MIB, Files, some_byte
 from tests.contract.rsm_over_s3 import settings_for
 from tests.contract.rsm_through_faults import rsm_behind
 from tests.harness.faults import Answer
+from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.s3_operations import s3_operation
 from tests.harness.tier import SIZE_BYTES, SmallTier, a_topic, segment
 
 pytestmark = pytest.mark.deep

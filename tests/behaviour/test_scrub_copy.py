@@ -38,8 +38,8 @@ from tests.contract.remote_storage_manager_contract import (
 from tests.contract.rsm_over_s3 import PART, settings_for
 from tests.contract.rsm_through_faults import rsm_behind
 from tests.harness.faults import Answer, Corrupt, Direction
+from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.s3_operations import s3_operation
 
 pytestmark = pytest.mark.deep
 

@@ -30,10 +30,9 @@ from services.rsm.factory import build_manager
 from services.rsm.servicer import add_to_server
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import Files, copied, fetched
+from tests.harness.certificates import account
 from tests.harness.eventually import eventually
-from tests.harness.secured_rsm import serving_rsm
-from tests.harness.secured_server import Deployment
-from tests.harness.tokens import account
+from tests.harness.secured import Deployment, serving_rsm
 
 pytestmark = pytest.mark.deep
 

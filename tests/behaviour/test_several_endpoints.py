@@ -14,7 +14,7 @@ from services.common.client_security import PLAINTEXT
 from services.rpc.client.calls import call_once, call_stream
 from services.rpc.client.channel import open_channel
 from tests.harness.eventually import eventually
-from tests.harness.restarted_server import RestartedServer
+from tests.harness.served import RestartedServer
 
 NAME = "test.Several"
 

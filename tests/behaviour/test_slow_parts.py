@@ -19,7 +19,6 @@ from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.harness.broker_answers import BrokerFetch
 from tests.harness.doors import DOORS, Door, opened
 from tests.harness.eventually import eventually
-from tests.harness.one_partition import GIVE_UP_S, Hang, TroubledPartition
 from tests.harness.ship_stack import (
     EVERYTHING,
     Stack,
@@ -28,7 +27,7 @@ from tests.harness.ship_stack import (
     lose_rolled_segments,
     read,
 )
-from tests.harness.troubled_managers import FailingOnce
+from tests.harness.troubles import GIVE_UP_S, FailingOnce, Hang, TroubledPartition
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
 
 SICK, HEALTHY = NAME, replace(NAME, partition=1)

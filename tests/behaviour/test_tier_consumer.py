@@ -33,13 +33,12 @@ from services.client.records import ReadOptions, decoded
 from services.rlm.fetch.segment_reader import RemoteReadLimits
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.servicer import RemoteLogManagerServicer
-from tests.harness.bombs import honest_batch
-from tests.harness.go_programs import GRPCURL
-from tests.harness.grpc_server import served
+from tests.harness.minio import GRPCURL
 from tests.harness.sediment_command import sediment
-from tests.harness.served_rlm import served_rlm
+from tests.harness.served import served, served_rlm
 from tests.harness.ship_stack import Stack
-from tests.harness.troubled_managers import SilentRlmm
+from tests.harness.synthetic_log import honest_batch
+from tests.harness.troubles import SilentRlmm
 from tests.unit.rlm.kafka_bytes import ABORT, COMMIT, NAME, PartitionFiles, in_transaction, marker
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 

@@ -52,7 +52,7 @@ from tests.harness.ship_stack import (
     lose_rolled_segments,
     read,
 )
-from tests.harness.troubled_managers import FailingRlmm, Hanging, SizesUnknown
+from tests.harness.troubles import FailingRlmm, Hanging, SizesUnknown
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
 
 

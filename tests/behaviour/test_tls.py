@@ -20,10 +20,15 @@ from services.local.certificates import Certificate
 from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient, SegmentObjectsClient
 from tests.contract.remote_storage_manager_contract import Files, copied, some_bytes
-from tests.harness.certificates import OPERATOR, BadCertificates, bad_certificates
+from tests.harness.certificates import (
+    OPERATOR,
+    BadCertificates,
+    Parties,
+    bad_certificates,
+    shown_by,
+)
 from tests.harness.eventually import eventually
-from tests.harness.rotation import Parties, shown_by
-from tests.harness.secured_rsm import Secrets, make_secrets, serving_rsm
+from tests.harness.secured import Secrets, make_secrets, serving_rsm
 
 MIB = 1024 * 1024
 

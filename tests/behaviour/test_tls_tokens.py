@@ -12,10 +12,9 @@ from services.common.client_security import ClientSecurity
 from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import SegmentObjectsClient
 from services.rpc.server.server import Ports
+from tests.harness.certificates import account
 from tests.harness.eventually import eventually
-from tests.harness.secured_rsm import serving_rsm
-from tests.harness.secured_server import Deployment
-from tests.harness.tokens import account
+from tests.harness.secured import Deployment, serving_rsm
 
 JOB = account("jobs", "sweep")
 

@@ -27,7 +27,7 @@ from tests.contract.rlmm.segments import (
     segment,
     update_to,
 )
-from tests.harness.rlmm_database import statements_sent
+from tests.harness.databases import statements_sent
 
 TP = TopicIdPartition(uuid4(), "orders", 0)
 

@@ -8,7 +8,7 @@ from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epoch
 from services.rlm.fetch.segment_lookups import SegmentLookUps
 from tests.harness.ship_stack import Stack
 from tests.harness.tier import OFFSETS, SmallTier, a_topic, segment
-from tests.harness.troubled_managers import SilentRlmm
+from tests.harness.troubles import SilentRlmm
 
 EPOCHS = range(4)
 

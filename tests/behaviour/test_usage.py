@@ -8,7 +8,7 @@ import pytest
 from services.api.ids import TopicIdPartition, random_uuid, uuid_to_text
 from tests.contract.rlmm.segments import DELETE_STARTED, FINISHED, add, finished, move, segment
 from tests.harness import served_fixtures
-from tests.harness.rlmm_process import RlmmProcess
+from tests.harness.processes import RlmmProcess
 
 DAY_MS = 86_400_000
 GIB = 1 << 30

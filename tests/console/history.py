@@ -21,8 +21,8 @@ from services.rlm.servicer import RemoteLogManagerServicer
 from services.rsm.layout import CustomMetadata
 from tests.contract.rlmm.segments import DELETE_STARTED, FINISHED, add, move, segment
 from tests.harness.console import ServedConsole, serving_console
-from tests.harness.grpc_server import served
-from tests.harness.rlmm_process import RlmmProcess, serving_rlmm
+from tests.harness.processes import RlmmProcess, serving_rlmm
+from tests.harness.served import served
 from tests.harness.ship_stack import running_stack
 from tests.harness.tier import now_ms
 from tests.unit.rlm.kafka_bytes import PartitionFiles, batch, write_log_dir

@@ -18,9 +18,9 @@ from services.api.roles import Role
 from services.local.postgres import EmbeddedPostgres
 from services.local.stack import own_environment
 from tests.console.history import Shown
-from tests.harness.rlmm_process import serving_rlmm
-from tests.harness.secured_server import Deployment, spiffe
-from tests.harness.thread_limit import no_further_threads
+from tests.harness.processes import serving_rlmm
+from tests.harness.secured import Deployment, spiffe
+from tests.harness.small_limits import no_further_threads
 
 _URL = re.compile(r"https?://127\.0\.0\.1:\d+/")
 

@@ -26,7 +26,7 @@ from services.rpc.converters.shared import (
 from tests.contract.rlmm.partition_states import polled, report_of, taken
 from tests.contract.rlmm.segments import FINISHED, add, segment
 from tests.deep.fuzzing.calling import METHODS
-from tests.harness.grpc_server import served
+from tests.harness.served import served
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb

@@ -26,7 +26,7 @@ from services.rpc.statuses import outcome_of
 from tests.contract import wire_cases
 from tests.contract.rlm_lifecycle_contract import LEADER, RlmLifecycleContract
 from tests.harness.callback_rlm import callback_rlm
-from tests.harness.grpc_server import served
+from tests.harness.served import served
 from tests.harness.ship_stack import Stack, running_stack
 from tests.unit.rlm.kafka_bytes import NAME, TOPIC_ID, write_log_dir
 from tieredstorage.v1 import remote_log_manager_pb2 as pb

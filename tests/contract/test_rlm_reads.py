@@ -44,7 +44,7 @@ from services.api.replicas import AuxStateQuery, RemoteLogAuxState, ReplicaServi
 from services.api.segments import segment_leader_epochs
 from services.records.index_files import AbortedTxn
 from services.rpc.client.log import RemoteLogManagerClient
-from tests.harness.served_rlm import served_rlm
+from tests.harness.served import served_rlm
 from tests.harness.ship_stack import EVERYTHING, Stack, running_stack
 from tests.unit.rlm.kafka_bytes import (
     ABORT,

@@ -15,7 +15,7 @@ from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.converters.shared import metadata_to_proto, topic_id_partition_to_proto
 from tests.contract.rlmm.segments import segment
-from tests.harness.grpc_server import served
+from tests.harness.served import served
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb

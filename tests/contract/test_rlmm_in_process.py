@@ -9,8 +9,7 @@ from services.local.postgres import EmbeddedPostgres
 from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.remote_log_metadata_manager_contract import RemoteLogMetadataManagerContract
-from tests.harness.databases import wrong_totals
-from tests.harness.row_role import drop_role, make_row_role
+from tests.harness.databases import drop_role, make_row_role, wrong_totals
 
 
 @pytest.fixture(scope="module")

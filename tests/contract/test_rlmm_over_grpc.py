@@ -22,7 +22,7 @@ from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from tests.contract import wire_cases
 from tests.contract.remote_log_metadata_manager_contract import RemoteLogMetadataManagerContract
 from tests.contract.rlmm.segments import add, finished, id_of, segment
-from tests.harness.grpc_server import served
+from tests.harness.served import served
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
 

@@ -45,8 +45,8 @@ from tests.contract.remote_storage_manager_contract import (
 from tests.contract.rsm_over_s3 import PART as S3_PART
 from tests.contract.rsm_over_s3 import everything_in, settings_for
 from tests.harness.eventually import eventually
-from tests.harness.gated_store import GIVE_UP_S, Gate, gated
-from tests.harness.grpc_server import served
+from tests.harness.gates import GIVE_UP_S, Gate, gated
+from tests.harness.served import served
 
 # Of three parts, of the least size that each kind of store takes.
 FILES = {part: Files(some_bytes(2 * part + 123)) for part in (64 * 1024, S3_PART)}

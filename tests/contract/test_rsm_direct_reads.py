@@ -42,8 +42,8 @@ from tests.contract.remote_storage_manager_contract import (
     some_bytes,
 )
 from tests.harness.eventually import eventually
-from tests.harness.grpc_server import served
 from tests.harness.http_proxy import HttpProxy
+from tests.harness.served import served
 
 # The last chunk is a short one.
 SIZE = 2 * MIB + 1000

@@ -33,9 +33,9 @@ from tests.contract.rsm_over_s3 import settings_for
 from tests.contract.rsm_through_faults import SILENCE_MS
 from tests.harness.eventually import eventually
 from tests.harness.faults import Answer, Corrupt, Cut, Direction, Fault, Reset, Stall, Truncate
-from tests.harness.grpc_server import served
+from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.s3_operations import s3_operation
+from tests.harness.served import served
 
 pytestmark = pytest.mark.deep
 

@@ -27,8 +27,8 @@ from tests.contract.remote_storage_manager_contract import (
 from tests.contract.rsm_over_s3 import settings_for
 from tests.harness.eventually import eventually
 from tests.harness.faults import Answer
+from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy, Request
-from tests.harness.s3_operations import s3_operation
 
 pytestmark = pytest.mark.deep
 

@@ -27,9 +27,8 @@ from services.rsm.startup import StartUp
 from tests.contract.remote_storage_manager_contract import Files, StoredKeys, copied, fetched
 from tests.contract.rsm_over_s3 import everything_in, settings_for
 from tests.harness.faults import Answer, Fault
-from tests.harness.http_messages import Head
+from tests.harness.http_messages import Head, s3_operation
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.s3_operations import s3_operation
 
 pytestmark = pytest.mark.deep
 

@@ -22,8 +22,8 @@ from tests.contract.rsm_over_s3 import PART as PART_BYTES
 from tests.contract.rsm_over_s3 import settings_for
 from tests.contract.rsm_through_faults import rsm_behind
 from tests.harness.faults import Answer, Etag, Padding
+from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.s3_operations import s3_operation
 
 BLANK = Padding(b"\n\r\n \t")
 """What S3 sends while it works on an answer, so that the connection stays."""

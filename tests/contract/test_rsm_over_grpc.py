@@ -18,7 +18,7 @@ from tests.contract.remote_storage_manager_contract import (
     RemoteStorageManagerContract,
     StoredKeys,
 )
-from tests.harness.grpc_server import served
+from tests.harness.served import served
 
 
 class TestOverGrpc(RemoteStorageManagerContract):

@@ -17,7 +17,7 @@ from services.rsm.settings import RsmSettings
 from tests.contract import wire_cases
 from tests.contract.rsm_over_s3 import PART, settings_for
 from tests.contract.segment_objects_contract import LOCATION_ID, SegmentObjectsContract, Store
-from tests.harness.grpc_server import served
+from tests.harness.served import served
 
 pytestmark = pytest.mark.deep
 

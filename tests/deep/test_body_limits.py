@@ -15,8 +15,8 @@ from services.rsm.servicer import add_to_server
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import MIB, Files, copied, some_bytes
 from tests.contract.rsm_over_s3 import settings_for
-from tests.harness.grpc_server import served
 from tests.harness.nginx import nginx
+from tests.harness.served import served
 
 NAME = "tieredstorage.v1.RemoteStorageManager"
 

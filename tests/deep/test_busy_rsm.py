@@ -27,7 +27,7 @@ from tests.harness.eventually import eventually
 from tests.harness.retained_log import AT_ONCE, take_turns
 from tests.harness.ship_stack import FINISHED, ONE_TRY, Counting, Stack
 from tests.harness.synthetic_log import make_log_dir
-from tests.harness.troubled_managers import FailingRsm, raising
+from tests.harness.troubles import FailingRsm, raising
 from tests.harness.variants import first_of
 from tests.harness.world import World
 from tests.unit.rlm.kafka_bytes import NAME, batch, three_segments

@@ -31,10 +31,10 @@ from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient
 from tests.contract.remote_storage_manager_contract import a_segment, fetched
+from tests.harness.certificates import AUDIENCE, ISSUER, TokenIssuer, account
 from tests.harness.eventually import eventually
 from tests.harness.sediment_command import sediment_process
 from tests.harness.tier import SmallTier, a_topic, segment
-from tests.harness.tokens import AUDIENCE, ISSUER, TokenIssuer, account
 from tests.harness.world import BUNDLED_LOG
 
 pytestmark = pytest.mark.deep

@@ -30,8 +30,8 @@ from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs
+from tests.harness.recorders import trap
 from tests.harness.sediment_command import sediment
-from tests.harness.traps import trap
 from tests.harness.world import BUNDLED_LOG, linked_log, name_topics_anew
 
 RECORDS = BUNDLED_LOG.with_name("kafka-log.records.jsonl.gz")

@@ -19,12 +19,11 @@ from services.local.process import LOOPBACK
 from services.local.seaweedfs import SeaweedFS
 from services.rlmm.database import schema
 from tests.contract.rlmm.segments import FINISHED, add, id_of, move, segment
-from tests.harness.background import Background
-from tests.harness.eventually import eventually
+from tests.harness.eventually import Background, eventually
 from tests.harness.own_servers import own_s3
+from tests.harness.postgres_servers import Replicated, replicated
+from tests.harness.processes import running_rlmm
 from tests.harness.proxy import TcpProxy
-from tests.harness.rlmm_process import running_rlmm
-from tests.harness.standby import Replicated, replicated
 from tests.harness.synthetic_log import make_log_dir, roll_segment
 from tests.harness.world import World, running_world
 

@@ -19,7 +19,7 @@ from services.rlm.manager import BrokerRemoteLogManager
 from tests.harness.demos import running_demo
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs
-from tests.harness.small_disk import small_disk
+from tests.harness.small_limits import small_disk
 from tests.harness.world import BUNDLED_LOG, World
 
 Listing = dict[str, tuple[int, int, int, int]]

@@ -13,8 +13,7 @@ from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.harness.retained_log import AT_ONCE, take_turns
 from tests.harness.ship_stack import Stack
-from tests.harness.troubled_files import ALL, Hurt, Trouble
-from tests.harness.troubled_managers import FailingRsm
+from tests.harness.troubles import ALL, FailingRsm, Hurt, Trouble
 from tests.unit.rlm.kafka_bytes import PartitionFiles, batch
 
 

@@ -9,11 +9,7 @@ from services.api.ids import TopicIdPartition
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import all_partitions
 from services.workflows.deletion import UNKNOWN_BROKER
-from tests.harness.eventually import eventually
-from tests.harness.processes import run_until_killed
-from tests.harness.variants import first_of
-from tests.harness.world import FINISHED, World
-from tests.harness.wrong_clock import (
+from tests.harness.clocks import (
     EXPIRATION,
     LOCAL_RETENTION,
     OWNER,
@@ -23,6 +19,10 @@ from tests.harness.wrong_clock import (
     now_ms,
     wrong,
 )
+from tests.harness.eventually import eventually
+from tests.harness.processes import run_until_killed
+from tests.harness.variants import first_of
+from tests.harness.world import FINISHED, World
 
 __all__ = ["wrong"]
 

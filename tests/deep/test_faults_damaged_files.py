@@ -10,7 +10,7 @@ from services.api.remote_log_manager import ProblemKind
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.harness.retained_log import AT_ONCE, take_turns
 from tests.harness.ship_stack import Stack
-from tests.harness.troubled_files import ALL, WELL, Trouble
+from tests.harness.troubles import ALL, WELL, Trouble
 from tests.unit.rlm.kafka_bytes import batch, three_segments
 
 Damage = Callable[[Path], object]

@@ -15,8 +15,8 @@ from services.local.seaweedfs import SeaweedFS
 from services.local.stack import ServiceProcess
 from tests.harness.eventually import eventually
 from tests.harness.faulty_world import FaultyWorld, assert_local_reads_go_on, faulty_world
-from tests.harness.health import health_of
 from tests.harness.own_servers import own_postgres, own_s3, own_world
+from tests.harness.published import health_of
 from tests.harness.read_loop import Read
 from tests.harness.variants import first_of
 from tests.harness.world import World

@@ -12,8 +12,8 @@ from services.local.stack import ServiceProcess, rsm_settings
 from tests.harness.eventually import eventually
 from tests.harness.faults import Delay, Fault, Throttle
 from tests.harness.faulty_world import HOT, FaultyWorld, assert_local_reads_go_on, faulty_world
+from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.s3_operations import s3_operation
 from tests.harness.variants import first_of
 from tests.harness.world import World
 

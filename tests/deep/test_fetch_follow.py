@@ -11,7 +11,7 @@ import pytest
 
 from services.api.ids import uuid_to_text
 from services.local.stack import ServiceProcess, own_environment, rlm_settings
-from tests.harness.bombs import honest_batch
+from tests.harness.synthetic_log import honest_batch
 from tests.harness.world import World
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
 

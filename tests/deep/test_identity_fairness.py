@@ -27,7 +27,7 @@ from tests.contract.remote_storage_manager_contract import Files, a_segment, cop
 from tests.deep.test_service_processes import SERVING, Running, files_settings, started
 from tests.harness.abuses import ABUSES, FLOODING, FLOODS, Cpu, abused
 from tests.harness.eventually import eventually
-from tests.harness.secured_server import Deployment, spiffe
+from tests.harness.secured import Deployment, spiffe
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 
 MEASURED_S = 2.0

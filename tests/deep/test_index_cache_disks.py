@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from services.local.stack import ServiceProcess
-from tests.harness.cached_reads import CachedReads, cached_reads
 from tests.harness.eventually import eventually
-from tests.harness.small_disk import SmallDisk, small_disk
+from tests.harness.read_loop import CachedReads, cached_reads
+from tests.harness.small_limits import SmallDisk, small_disk
 from tests.harness.world import World
 
 FILE_HITS = 'hits_total{layer="file"}'

@@ -8,9 +8,9 @@ import pytest
 
 from services.api.errors import RemoteStorageError
 from tests.deep.test_kill_and_rerun import INDEX_CACHE
-from tests.harness.cached_reads import CachedReads, cached_reads
 from tests.harness.eventually import eventually
 from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
+from tests.harness.read_loop import CachedReads, cached_reads
 from tests.harness.variants import first_of
 from tests.harness.world import World
 

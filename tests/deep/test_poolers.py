@@ -15,7 +15,7 @@ from services.rlmm.database.engine import DatabaseLimits, create_database_engine
 from services.rlmm.database.schema import check_schema, upgrade
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import FINISHED, add, move, segment
-from tests.harness.pgbouncer import PgBouncer
+from tests.harness.postgres_servers import PgBouncer
 from tests.harness.sediment_command import sediment
 
 pytestmark = pytest.mark.deep

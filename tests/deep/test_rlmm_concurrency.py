@@ -45,8 +45,8 @@ from tests.contract.rlmm.segments import (
     revision_of,
     segment,
 )
+from tests.harness.databases import events, waiting
 from tests.harness.eventually import eventually
-from tests.harness.rlmm_database import events, waiting
 
 Change = Callable[[SqlRemoteLogMetadataManager], MutationOutcome]
 Result = MutationOutcome | RemoteStorageError

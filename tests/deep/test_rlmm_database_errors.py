@@ -18,9 +18,8 @@ from services.rlmm.database.db import ATTEMPTS
 from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import FINISHED, finished, revision_of, segment, update_to
-from tests.harness.eventually import eventually
-from tests.harness.patience import PATIENT
-from tests.harness.rlmm_database import waiting
+from tests.harness.databases import waiting
+from tests.harness.eventually import PATIENT, eventually
 
 CONNECTIONS = 3
 

@@ -19,7 +19,7 @@ from tests.contract.rlmm.segments import finished, revision_of
 from tests.deep.test_service_processes import SERVING, Running, started
 from tests.harness.abuses import RLMM_ABUSES, abused
 from tests.harness.eventually import eventually
-from tests.harness.secured_server import Deployment, spiffe
+from tests.harness.secured import Deployment, spiffe
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 
 ROUNDS = 10

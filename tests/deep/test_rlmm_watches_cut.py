@@ -16,7 +16,7 @@ from services.api.watches import ChangedSegment, WatchedPartition
 from services.common.retry import RETRIABLE_ERRORS
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from tests.contract.rlmm.segments import DELETE_STARTED, FINISHED, add, segment
-from tests.harness.rlmm_process import running_rlmm
+from tests.harness.processes import running_rlmm
 
 PARTITIONS = 20
 SEGMENTS = 18

@@ -26,7 +26,7 @@ from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import Files, copied
 from tests.contract.rlmm.segments import FINISHED, move, segment
 from tests.harness.eventually import eventually
-from tests.harness.restarted_server import RestartedServer
+from tests.harness.served import RestartedServer
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as rlmm_grpc
 
 CLIENTS = 8

@@ -27,8 +27,8 @@ from tests.contract.remote_storage_manager_contract import (
 )
 from tests.harness.eventually import eventually
 from tests.harness.faults import Answer, Cut, Direction
-from tests.harness.grpc_server import served
 from tests.harness.http_proxy import HttpProxy
+from tests.harness.served import served
 
 
 def ready(

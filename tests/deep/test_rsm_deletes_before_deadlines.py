@@ -24,8 +24,8 @@ from services.rsm.servicer import add_to_server
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import Files, StoredKeys, copied
 from tests.harness.faults import BlackHole
-from tests.harness.grpc_server import served
 from tests.harness.http_proxy import HttpProxy
+from tests.harness.served import served
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 

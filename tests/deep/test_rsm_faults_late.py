@@ -17,8 +17,8 @@ from tests.contract.rsm_over_s3 import everything_in, settings_for
 from tests.contract.rsm_through_faults import rsm_behind
 from tests.harness.eventually import eventually
 from tests.harness.faults import Answer, Cut, Direction, Fault, Late
+from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.s3_operations import s3_operation
 
 FILES = Files(b"log")
 BEFORE_THE_MANIFEST = 2

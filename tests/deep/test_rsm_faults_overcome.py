@@ -35,8 +35,8 @@ from tests.harness.faults import (
     Stall,
     Throttle,
 )
+from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.s3_operations import s3_operation
 
 # With three tenths of requests failing, one of 500,000 fails eleven times.
 _RETRIES = 10

@@ -39,8 +39,8 @@ from tests.harness.faults import (
     Stall,
     Truncate,
 )
+from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.s3_operations import s3_operation
 
 SIZE = PART_BYTES + 1000
 """Of a log of two parts, the second of them small."""

@@ -18,8 +18,8 @@ from tests.contract.remote_storage_manager_contract import Files, copied, fetche
 from tests.contract.rsm_over_s3 import PART, settings_for
 from tests.contract.rsm_through_faults import SILENCE_MS, rsm_behind
 from tests.harness.faults import Answer, BlackHole
+from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.s3_operations import s3_operation
 
 RETRIES = 3
 SMALL = Files(b"log")

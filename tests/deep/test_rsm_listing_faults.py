@@ -16,8 +16,8 @@ from tests.contract.remote_storage_manager_contract import Files, a_segment, cop
 from tests.contract.rsm_over_s3 import settings_for
 from tests.contract.rsm_through_faults import rsm_behind
 from tests.harness.faults import Answer, Corrupt, Direction, Fault, Truncate
+from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.s3_operations import s3_operation
 
 NOT_A_LIST: dict[str, Fault] = {
     "page": Answer(200, page="<html><body>Please sign in</body></html>"),

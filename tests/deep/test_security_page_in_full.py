@@ -14,8 +14,8 @@ import pytest
 
 from hatch_build import ROOT
 from services.local.stack import ServiceProcess, rlm_settings, rlmm_settings, settings_of
+from tests.harness.certificates import TokenIssuer, account
 from tests.harness.eventually import eventually
-from tests.harness.tokens import TokenIssuer, account
 from tests.harness.world import linked_log
 
 PAGE = (ROOT / "docs/security.md").read_text()

@@ -57,8 +57,7 @@ from tests.harness.eventually import eventually
 from tests.harness.every_rpc import RPCS
 from tests.harness.faults import BlackHole
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.own_ports import own_ports
-from tests.harness.own_servers import own_s3
+from tests.harness.own_servers import own_ports, own_s3
 from tests.harness.proxy import TcpProxy
 from tests.harness.ship_stack import BUNDLED, bundled_name
 

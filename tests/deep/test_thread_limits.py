@@ -25,7 +25,7 @@ from tests.contract.remote_storage_manager_contract import MIB, Files, copied, f
 from tests.harness.databases import Databases
 from tests.harness.eventually import eventually
 from tests.harness.ship_stack import BUNDLED, FINISHED
-from tests.harness.thread_limit import no_further_threads
+from tests.harness.small_limits import no_further_threads
 from tests.harness.world import COPY_LEASE_MS, linked_log
 from tests.unit.rlm.kafka_bytes import NAME
 

@@ -21,9 +21,8 @@ from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient, SegmentObjectsClient
 from tests.contract.remote_storage_manager_contract import Files, copied, some_bytes
-from tests.harness.certificates import OPERATOR, BadCertificates, bad_certificates
+from tests.harness.certificates import OPERATOR, BadCertificates, Parties, bad_certificates
 from tests.harness.eventually import eventually
-from tests.harness.rotation import Parties
 
 MIB = 1024 * 1024
 LOG = ROOT / "tests/data/kafka-log"

@@ -12,9 +12,9 @@ from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint
 from services.rpc.client.channel import open_channel
 from services.rpc.converters.shared import topic_id_partition_to_proto
-from tests.harness.cached_reads import cached_reads
 from tests.harness.eventually import eventually
-from tests.harness.trace_collector import CollectedSpan, TraceCollector, collecting_traces
+from tests.harness.read_loop import cached_reads
+from tests.harness.recorders import CollectedSpan, TraceCollector, collecting_traces
 from tests.harness.world import World, linked_log, running_world
 from tieredstorage.v1 import remote_log_manager_pb2 as rlm_pb
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as rlm_grpc

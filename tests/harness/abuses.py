@@ -17,8 +17,7 @@ from enum import Enum
 from pathlib import Path
 
 from services.common.client_security import ClientSecurity
-from tests.harness.background import Background
-from tests.harness.eventually import eventually
+from tests.harness.eventually import Background, eventually
 from tests.harness.idle_streams import Connection, idle_peer
 
 RSM = "/tieredstorage.v1.RemoteStorageManager"

@@ -25,7 +25,7 @@ from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.roles.partition_roles import PartitionSource
 from tests.harness.retained_log import AT_ONCE, DEADLINE_S
 from tests.harness.ship_stack import Stack
-from tests.harness.troubled_managers import FailingRsm
+from tests.harness.troubles import FailingRsm
 from tests.unit.rlm.kafka_bytes import NAME
 
 LEADER, FOLLOWER = PartitionRole.LEADER, PartitionRole.FOLLOWER

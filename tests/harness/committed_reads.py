@@ -14,7 +14,7 @@ from services.api.remote_log_manager import (
 )
 from services.records.batches import Batch, Marker, control_marker, walk_batches
 from services.records.committed import CommittedReader
-from tests.harness.patience import PATIENCE_MS
+from tests.harness.eventually import PATIENCE_MS
 
 READ_COMMITTED = IsolationLevel.READ_COMMITTED
 

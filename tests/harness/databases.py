@@ -1,12 +1,20 @@
-"""Lend databases with RLMM's schema and no rows: a new one takes four times the CPU."""
+"""Lend databases with RLMM's schema, and query them without RLMM."""
 
+import re
 import uuid
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
 
 import psycopg
-from sqlalchemy import make_url
+import pytest
+from sqlalchemy import Engine, Row, make_url, text
 
+from services.api.ids import TopicIdPartition
 from services.local.postgres import EmbeddedPostgres
+from services.rlmm.database.schema import SchemaProblem, check_schema
 
 # What a test may change besides rows. A database with another state is not used again, nor is one
 # with statistics, which change plans, or with large tables, whose dead rows do.
@@ -112,3 +120,84 @@ def wrong_totals(connection: "psycopg.Connection[tuple[object, ...]]") -> list[s
 def _connected(url: str) -> "psycopg.Connection[tuple[object, ...]]":
     plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
     return psycopg.connect(plain, options="-c lock_timeout=1s")
+
+
+def waiting(engine: Engine) -> int:
+    """Return how many sessions of this database wait for a lock."""
+    with engine.connect() as connection:
+        count = connection.scalar(
+            text(
+                "SELECT count(*) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+        )
+    assert isinstance(count, int)
+    return count
+
+
+def events(engine: Engine, tp: TopicIdPartition) -> Sequence[Row[*tuple[object, ...]]]:
+    """Read the partition's audit trail, in order."""
+    with engine.connect() as connection:
+        return connection.execute(
+            text("SELECT * FROM events WHERE topic_id = :id AND partition = :p ORDER BY revision"),
+            {"id": tp.topic_id, "p": tp.partition},
+        ).all()
+
+
+def copy_lease_ends(engine: Engine, tps: Iterable[TopicIdPartition]) -> dict[str, datetime]:
+    """Read the lease ends of the partitions' active copies, by segment id."""
+    statement = text(
+        "SELECT segment_id, copy_lease_until FROM segments "
+        "WHERE topic_id = :id AND partition = :p AND state = 'COPY_SEGMENT_STARTED'"
+    )
+    with engine.connect() as connection:
+        return {
+            str(row.segment_id): row.copy_lease_until
+            for tp in tps
+            for row in connection.execute(statement, {"id": tp.topic_id, "p": tp.partition})
+        }
+
+
+def schema_problems(database_url: str) -> list[SchemaProblem]:
+    """Return the problems of the schema, without those of the shared server.
+
+    The tests' shared server (tests/conftest.py) trades durability for speed, which `check` reports.
+    """
+    hasty = {"setting fsync", "setting full_page_writes"}
+    return [each for each in check_schema(database_url) if each.what not in hasty]
+
+
+def statements_sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grows by each statement that this process sends, also past SQLAlchemy."""
+    sent: list[str] = []
+    execute = psycopg.Cursor.execute
+
+    def noted(cursor: Any, query: Any, *arguments: Any, **options: Any) -> Any:
+        sent.append(str(query))
+        return execute(cursor, query, *arguments, **options)
+
+    monkeypatch.setattr(psycopg.Cursor, "execute", noted)
+    return sent
+
+
+_PAGE = Path(__file__).parents[2] / "docs" / "database.md"
+_ROLE, _OWNER = "rlmm", "sediment"
+
+
+def make_row_role(owner_url: str, role: str) -> str:
+    """Run the page's statements in a database, for a role of another name; return its URL."""
+    url = make_url(owner_url)
+    (block,) = re.findall(r"```sql\n(CREATE ROLE .*?)```", _PAGE.read_text(), re.DOTALL)
+    statements = re.sub(rf"\b{_ROLE}\b", role, block)
+    statements = re.sub(rf"\bROLE {_OWNER}\b", f"ROLE {url.username}", statements)
+    with psycopg.connect(owner_url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(statements.encode())
+        connection.execute(f"ALTER ROLE {role} PASSWORD '{role}'".encode())
+    return url.set(username=role, password=role).render_as_string(hide_password=False)
+
+
+def drop_role(owner_url: str, role: str) -> None:
+    """Drop the role, which owns nothing but its grants in this database."""
+    with psycopg.connect(owner_url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(f"DROP OWNED BY {role}".encode())
+        connection.execute(f"DROP ROLE {role}".encode())

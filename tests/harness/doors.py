@@ -1,10 +1,16 @@
-"""Read from RLM through each of its doors, gRPC and Kafka's protocol, in the form of a broker."""
+"""Read from RLM through each of its doors: gRPC, Kafka's protocol, and byte by byte."""
 
-from collections.abc import Iterator, Sequence
+import socket
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
-from typing import Protocol
+from struct import unpack
+from typing import Any, Protocol
+from uuid import UUID
+
+from kafka.protocol.consumer import FetchRequest as KafkaFetchRequest
+from prometheus_client import REGISTRY
 
 from services.api.ids import TopicIdPartition
 from services.api.offset_queries import FoundOffset, OffsetQueries, OffsetQuery, OffsetService
@@ -16,11 +22,13 @@ from services.api.remote_log_manager import (
     FetchRequest,
     IsolationLevel,
 )
+from services.local.process import LOOPBACK
+from services.rlm.consumers.catalog import ConsumedLog
+from services.rlm.consumers.listener import Anyone, ConsumerLimits, ConsumerListener, Peers
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.broker_answers import BrokerFetch, broker_answers
-from tests.harness.consumer_listener import serving_consumers
-from tests.harness.served_rlm import served_rlm
+from tests.harness.served import served_rlm
 
 DOORS = ("gRPC", "Kafka")
 CODES = {
@@ -136,3 +144,78 @@ def opened(door: str, rlm: BrokerRemoteLogManager) -> Iterator[Door]:
         return
     with serving_consumers(rlm) as address, broker_answers(address) as answers:
         yield answers
+
+
+NODE_ID = 7
+
+
+@contextmanager
+def serving_consumers(rlm: ConsumedLog, peers: Peers | None = None, **limits: Any) -> Iterator[str]:
+    """Serve consumers in this process; yield HOST:PORT."""
+    made = ConsumerLimits(**limits)
+    listener = ConsumerListener(rlm, (LOOPBACK, 0), peers or Anyone(), NODE_ID, limits=made)
+    listener.start()
+    try:
+        yield listener.address
+    finally:
+        listener.stop()
+
+
+def fetch_of(
+    topic_id: UUID, offset: int, partitions: Iterable[int] = (0,), max_wait_ms: int = 0
+) -> Any:
+    """Return a request for a batch at most; it waits for one if `max_wait_ms` is set."""
+    kind = KafkaFetchRequest.FetchTopic
+    wanted = [
+        kind.FetchPartition(
+            partition=partition,
+            current_leader_epoch=-1,
+            fetch_offset=offset,
+            last_fetched_epoch=-1,
+            log_start_offset=-1,
+            partition_max_bytes=1,
+        )
+        for partition in partitions
+    ]
+    return KafkaFetchRequest(
+        replica_id=-1,
+        max_wait_ms=max_wait_ms,
+        min_bytes=1 if max_wait_ms else 0,
+        max_bytes=1,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[kind(topic_id=topic_id, partitions=wanted)],
+        forgotten_topics_data=[],
+        rack_id="",
+        min_version=13,
+    )
+
+
+def framed(request: Any, version: int = 13) -> bytes:
+    request.API_VERSION = version
+    request.with_header(5, "client")
+    return bytes(request.encode(header=True, framed=True))
+
+
+def connected_socket(
+    address: str, receive_buffer_bytes: int | None = None, source: str = LOOPBACK
+) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    client = socket.socket()
+    client.settimeout(10)
+    if receive_buffer_bytes is not None:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+    client.bind((source, 0))
+    client.connect((host, int(port)))
+    return client
+
+
+def answered(client: socket.socket) -> bytes:
+    with client.makefile("rb") as stream:
+        (size,) = unpack(">i", stream.read(4))
+        return stream.read(size)
+
+
+def value_of(gauge: str) -> float | None:
+    return REGISTRY.get_sample_value(gauge)

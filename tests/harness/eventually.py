@@ -1,9 +1,14 @@
-"""Wait with a deadline for a condition."""
+"""Wait with a deadline for a condition, and run an activity beside a test."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
-from typing import TypeVar
+from types import TracebackType
+from typing import Self, TypeVar
+
+from services.rlmm.database.engine import DatabaseLimits
 
 T = TypeVar("T")
 
@@ -46,3 +51,50 @@ def eventually_holds(
         return True
 
     eventually(held, deadline_ms, poll_ms)
+
+
+PATIENCE_MS = 60_000
+"""A test may hold a lock, and others may wait for it, for as long as a busy machine needs."""
+
+PATIENT = DatabaseLimits(
+    pool_timeout_ms=PATIENCE_MS,
+    connect_timeout_ms=PATIENCE_MS,
+    statement_timeout_ms=PATIENCE_MS,
+    lock_timeout_ms=PATIENCE_MS,
+    idle_in_transaction_timeout_ms=PATIENCE_MS,
+)
+
+
+class Background(ABC):
+    """Runs in a thread of its own while it is entered, once.
+
+    An exception of `run` is raised on leaving.
+    """
+
+    def __init__(self) -> None:
+        self._ending = Event()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=type(self).__name__)
+        self._running: Future[None] | None = None
+
+    @abstractmethod
+    def run(self) -> None:
+        """Continue until `wait` returns True."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long; return True at once if the activity must end."""
+        return self._ending.wait(seconds)
+
+    def __enter__(self) -> Self:
+        self._running = self._pool.submit(self.run)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._ending.set()
+        self._pool.shutdown(wait=True)
+        if error is None and self._running is not None:
+            self._running.result()

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from demos.kafka_broker import find_java
-from tests.harness.maven_jars import ensure_jars
+from tests.harness.jars import ensure_jars
 
 _HERE = Path(__file__).resolve().parents[1] / "spark" / "hdfs"
 

@@ -1,8 +1,9 @@
-"""Relay HTTP/1.1 messages one by one over kept-alive connections, with the least code."""
+"""Relay HTTP/1.1 messages over kept-alive connections, and name S3's operations."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
+from urllib.parse import parse_qs, urlsplit
 
 MAX_HEAD_BYTES = 65_536
 _PIECE_BYTES = 65_536
@@ -135,3 +136,35 @@ def _chunked(source: BinaryIO) -> Iterator[bytes]:
         yield line
         if line in (b"\r\n", b""):
             return
+
+
+# The operations that a query parameter selects by method, before the path is considered.
+_BY_PARAMETER = {
+    ("POST", "uploads"): "CreateMultipartUpload",
+    ("POST", "uploadId"): "CompleteMultipartUpload",
+    ("POST", "delete"): "DeleteObjects",
+    ("PUT", "uploadId"): "UploadPart",
+    ("DELETE", "uploadId"): "AbortMultipartUpload",
+    ("GET", "uploadId"): "ListParts",
+    ("GET", "uploads"): "ListMultipartUploads",
+    ("GET", "location"): "GetBucketLocation",
+    ("GET", "lifecycle"): "GetBucketLifecycleConfiguration",
+    ("GET", "versioning"): "GetBucketVersioning",
+    ("GET", "object-lock"): "GetObjectLockConfiguration",
+    ("GET", "list-type"): "ListObjectsV2",
+}
+
+
+def s3_operation(method: str, target: str) -> str:
+    """Name an operation: `s3_operation("PUT", "/b/key?uploadId=1&partNumber=2")` is
+    "UploadPart".
+    """
+    parts = urlsplit(target)
+    for parameter in parse_qs(parts.query, keep_blank_values=True):
+        if (method, parameter) in _BY_PARAMETER:
+            return _BY_PARAMETER[method, parameter]
+    _, _, key = parts.path.lstrip("/").partition("/")
+    noun = "Object" if key else "Bucket"
+    if (method, noun) == ("GET", "Bucket"):
+        return "ListObjects"
+    return f"{method.capitalize()}{noun}"

@@ -23,8 +23,8 @@ from tests.harness.faults import (
     Reset,
     Stall,
     Truncate,
+    through,
 )
-from tests.harness.faulty_sends import through
 from tests.harness.http_messages import (
     Head,
     ends_connection,

@@ -1,14 +1,20 @@
-"""Run a real Kafka cluster: a controller, and brokers that tests kill and whose disks they wipe."""
+"""Run a real Kafka cluster that tests kill and wipe, and move its leaders and replicas."""
 
 import os
 import shutil
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
+
+from kafka.admin import KafkaAdminClient
+from kafka.errors import KafkaError
+from kafka.net.inet import KafkaNetSocket
+from kafka.structs import TopicPartition, TopicPartitionReplica
 
 from demos.kafka_broker import (
     KafkaBroker,
@@ -19,8 +25,9 @@ from demos.kafka_broker import (
     small_jvm,
 )
 from services.local.process import LOOPBACK, ChildProcess, HeldPorts, start_on_free_ports
-from tests.harness.class_archives import ensure_kafka_archive
-from tests.harness.kafka_jars import ensure_kafka_jars
+from tests.harness.eventually import eventually
+from tests.harness.jars import ensure_kafka_jars
+from tests.harness.kafka_broker import ensure_kafka_archive
 
 CONTROLLER_ID = 100
 _START_TIMEOUT_MS = 120_000
@@ -175,3 +182,187 @@ def _listens(port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+_DEADLINE_MS = 120_000
+_POLL_MS = 100  # each request has a connection of its own
+_PREFERRED, _UNCLEAN = 0, 1
+_T = TypeVar("_T")
+Assignments = Sequence[Sequence[int]]
+"""For each partition the ids of its replicas, the preferred leader first."""
+
+
+class ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no types
+    """Close a socket that finds no broker: kafka-python leaves that to the garbage collector."""
+
+    SCHEMES = ("closing",)
+
+    async def sock_connect(self, net: Any, sock: Any, sockaddr: Any, timeout_at: Any = None) -> Any:
+        try:
+            return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
+        except BaseException:
+            sock.close()
+            raise
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """A partition's replicas by node id; `leader` is -1 if there is none."""
+
+    leader: int
+    assigned: tuple[int, ...]
+    in_sync: frozenset[int]
+
+
+class ClusterAdmin:
+    """Administers one cluster. Every method waits until the brokers have done what it asks."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._bootstrap_servers = bootstrap_servers.split(",")
+
+    def create(self, topic: str, assignments: Assignments, config: Mapping[str, str]) -> None:
+        numbered = {number: list(replicas) for number, replicas in enumerate(assignments)}
+        with self._admin() as admin:
+            admin.create_topics({topic: {"assignments": numbered, "configs": dict(config)}})
+        for partition in numbered:
+            self.wait_for_leader(topic, partition)
+
+    def expand(self, topic: str, assignments: Assignments) -> None:
+        """Add partitions, one for each list of replicas."""
+        with self._admin() as admin:
+            (described,) = admin.describe_topics([topic])
+            before = len(described["partitions"])
+            replicas = [list(each) for each in assignments]
+            admin.create_partitions(
+                {topic: {"count": before + len(replicas), "assignments": replicas}}
+            )
+        for partition in range(before, before + len(replicas)):
+            self.wait_for_leader(topic, partition)
+
+    def replicas(self, topic: str, partition: int) -> Replicas:
+        """Return what a broker knows of them, once one knows the partition."""
+
+        def known() -> list[Replicas]:
+            with self._admin() as admin:
+                (described,) = admin.describe_topics([topic])
+            return [
+                Replicas(p["leader_id"], tuple(p["replica_nodes"]), frozenset(p["isr_nodes"]))
+                for p in described["partitions"]
+                if p["partition_index"] == partition
+            ]
+
+        return _eventually(known)[0]
+
+    def wait_for_leader(self, topic: str, partition: int, other_than: int | None = None) -> int:
+        """Return the leader once there is one, and not the given one."""
+
+        def leads() -> list[int]:
+            leader = self._leader(topic, partition)
+            return [] if leader in (-1, other_than) else [leader]
+
+        return _eventually(leads)[0]
+
+    def wait_until_in_sync(self, topic: str, partition: int, count: int) -> None:
+        """Wait until so many replicas are in sync, and no other is assigned."""
+
+        def are_in_sync() -> bool:
+            found = self.replicas(topic, partition)
+            assert len(found.in_sync) == len(found.assigned) == count, found
+            return True
+
+        _eventually(are_in_sync)
+
+    def reassign(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
+        """Move a partition to these brokers and wait until all of them have it."""
+        name = TopicPartition(topic, partition)
+
+        def is_accepted() -> bool:
+            with self._admin() as admin:
+                return admin.alter_partition_reassignments({name: list(replicas)})[name] is None
+
+        _eventually(is_accepted)
+
+        def is_done() -> bool:
+            with self._admin() as admin:
+                under_way = admin.list_partition_reassignments({topic: [partition]})
+            assert not under_way
+            assert self.replicas(topic, partition).assigned == tuple(replicas)
+            return True
+
+        _eventually(is_done)
+        self.wait_until_in_sync(topic, partition, len(replicas))
+
+    def elect_preferred(self, topic: str, partition: int) -> None:
+        """Let the first of the assigned replicas lead."""
+        preferred = self.replicas(topic, partition).assigned[0]
+
+        def leads() -> bool:
+            if self._leader(topic, partition) != preferred:
+                self._elect(_PREFERRED, topic, partition)
+            return self._leader(topic, partition) == preferred
+
+        _eventually(leads)
+
+    def elect_unclean(self, topic: str, partition: int, node_id: int) -> None:
+        """Let the one replica that lives lead, though it is not in sync."""
+
+        def leads() -> bool:
+            if self._leader(topic, partition) != node_id:
+                self._elect(_UNCLEAN, topic, partition)
+            return self._leader(topic, partition) == node_id
+
+        _eventually(leads)
+
+    def lead(self, topic: str, partition: int, node_id: int) -> None:
+        """Let this replica lead: it becomes the preferred one, and is elected."""
+        assigned = self.replicas(topic, partition).assigned
+        self.reassign(topic, partition, (node_id, *(n for n in assigned if n != node_id)))
+        self.elect_preferred(topic, partition)
+
+    def move_log_dir(self, topic: str, partition: int, node_id: int, log_dir: str) -> None:
+        """Ask a broker to move its replica to another of its log directories."""
+        replica = TopicPartitionReplica(topic, partition, node_id)
+        with self._admin() as admin:
+            (error,) = admin.alter_replica_log_dirs({replica: log_dir}).values()
+        assert error.errno == 0, error
+
+    def offset(self, topic: str, partition: int, question: int) -> int:
+        """Return the leader's answer to a ListOffsets: of a time, or with a special timestamp."""
+        return self.offset_and_epoch(topic, partition, question)[0]
+
+    def offset_and_epoch(self, topic: str, partition: int, question: int) -> tuple[int, int]:
+        """Return the leader epoch of that offset too; -1 if there is none."""
+        name = TopicPartition(topic, partition)
+        with self._admin() as admin:
+            found = admin.list_partition_offsets({name: question})[name]
+        return int(found.offset), -1 if found.leader_epoch is None else int(found.leader_epoch)
+
+    def _leader(self, topic: str, partition: int) -> int:
+        return self.replicas(topic, partition).leader
+
+    def _elect(self, kind: int, topic: str, partition: int) -> None:
+        with self._admin() as admin:
+            admin.elect_leaders(kind, {topic: [partition]}, raise_errors=False)
+
+    @contextmanager
+    def _admin(self) -> Iterator[KafkaAdminClient]:
+        """Connect for one request: a kept connection may be to a broker that was killed."""
+        admin = _eventually(self._connected)
+        try:
+            yield admin
+        except KafkaError as e:
+            raise AssertionError(f"{type(e).__name__}: {e}") from e
+        finally:
+            admin.close()
+
+    def _connected(self) -> KafkaAdminClient:
+        try:
+            return KafkaAdminClient(
+                bootstrap_servers=self._bootstrap_servers, proxy_url="closing://"
+            )
+        except KafkaError as e:
+            raise AssertionError(f"no broker answers: {e}") from e
+
+
+def _eventually(check: Callable[[], _T]) -> _T:
+    return eventually(check, _DEADLINE_MS, _POLL_MS)

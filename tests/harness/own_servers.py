@@ -1,5 +1,6 @@
-"""Provide PostgreSQL and an S3 store that one test module may kill: import the fixtures."""
+"""Provide PostgreSQL, an S3 store and ports that one test module may kill: import the fixtures."""
 
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,3 +38,15 @@ def own_world(
     own_s3.endpoint.ensure_bucket("own")
     with running_world(directory, database_url, own_s3.endpoint, "own", directory) as made:
         yield made
+
+
+_MOST_WORKERS = 16
+
+
+def own_ports() -> range:
+    """Return candidates for `free_ports` that no other test process of this run uses.
+
+    Servers that choose their own ports do not use them either.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    return range(3_000 + worker % _MOST_WORKERS, 10_000, _MOST_WORKERS)

@@ -17,8 +17,8 @@ from tests.harness.faults import (
     HalfClose,
     Reset,
     Stall,
+    through,
 )
-from tests.harness.faulty_sends import through
 from tests.harness.http_messages import Send
 
 LOOPBACK = "127.0.0.1"

@@ -1,20 +1,26 @@
-"""Run the command `sediment`, in this process or as a process of its own."""
+"""Run the command `sediment`, and check the documents that it prints."""
 
+import json
 import logging
 import os
 import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
+from itertools import pairwise
 
+from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 from services.cli.main import app
 from services.cli.output import reported
 from services.local.stack import own_environment
-from tests.harness.printed_documents import check_printed
+from tests.printed.fields import closed
+from tests.printed.page import DOCUMENTS
+from tests.printed.shared import Document
 
 Completed = subprocess.CompletedProcess[str]
 
@@ -76,3 +82,41 @@ def _own_process_state() -> Iterator[None]:
             signal.signal(each, handler)
         root.setLevel(logging_before[0])
         root.handlers[:] = logging_before[1]
+
+
+_CHECKED_LINES = 100
+"""The lines of one command that are checked: all are made by the same code."""
+
+_OF = {tuple(command.split()): each for each in DOCUMENTS for command in each.commands}
+
+
+def check_printed(arguments: Sequence[str], output: str) -> None:
+    """Assert that a command's JSON has each described field and no other."""
+    if not output or not any(pair in _JSON for pair in pairwise(arguments)):
+        return
+    document = _document_of(arguments)
+    printed = output.splitlines()[:_CHECKED_LINES] if document.is_listed else [output]
+    for text in printed:
+        errors = _validator(document.name).iter_errors(json.loads(text))
+        problems = [f"{error.json_path}: {error.message}" for error in errors]
+        assert not problems, (
+            f"`sediment {' '.join(arguments)}` printed what tests/printed does not describe; "
+            f"describe it there and run `make docs`: {problems}"
+        )
+
+
+_JSON = {(option, "json") for option in ("-o", "--output")}
+
+
+def _document_of(arguments: Sequence[str]) -> Document:
+    """Find what a command prints; options of all commands may come before its name."""
+    for words in (*pairwise(arguments), *((each,) for each in arguments)):
+        if words in _OF:
+            return _OF[words]
+    raise AssertionError(f"tests/printed does not describe `sediment {' '.join(arguments)}`")
+
+
+@cache
+def _validator(name: str) -> Draft202012Validator:
+    (document,) = (each for each in DOCUMENTS if each.name == name)
+    return Draft202012Validator(closed(document.schema()))

@@ -11,8 +11,8 @@ import pytest
 
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.settings import RsmSettings
-from tests.harness.rlmm_process import RlmmProcess, serving_rlmm
-from tests.harness.served_rsm import ServedRsm, serving
+from tests.harness.processes import RlmmProcess, serving_rlmm
+from tests.harness.served import ServedRsm, serving
 
 
 @pytest.fixture

@@ -31,9 +31,9 @@ from services.rlmm.database.engine import create_database_engine
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient
+from tests.harness.databases import copy_lease_ends
 from tests.harness.invariants import assert_invariants
-from tests.harness.printed_documents import check_printed
-from tests.harness.rlmm_database import copy_lease_ends
+from tests.harness.sediment_command import check_printed
 
 BUNDLED_LOG = Path(__file__).parent.parent / "data" / "kafka-log"
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.harness.jmx_exporter import broker_alerts
-from tests.harness.promtool import ensure_promtool
+from tests.harness.published import broker_alerts, ensure_promtool
 from tests.helm.alerts import ALERTS, rule_tests, rules
 from tests.helm.chart import changed, minimal, render, values_files
 from tests.helm.dashboard import expressions

@@ -15,8 +15,8 @@ from services.local.certificates import CertificateAuthority
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint
 from services.rpc.server.policy import parse_policy
+from tests.harness.certificates import TokenIssuer, account
 from tests.harness.eventually import eventually
-from tests.harness.tokens import TokenIssuer, account
 from tests.helm.chart import (
     NAMESPACE,
     ChartRefusedError,

@@ -12,7 +12,7 @@ from services.api.remote_log_manager import (
     FetchRequest,
     RemoteLogManager,
 )
-from tests.harness.background import Background
+from tests.harness.eventually import Background
 from tests.harness.kafka_client import Record
 from tests.kafka.read_log import records_of
 

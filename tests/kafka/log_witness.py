@@ -6,7 +6,7 @@ from pathlib import Path
 
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.rlm.kafka_log.log_dir import find_partitions
-from tests.harness.background import Background
+from tests.harness.eventually import Background
 
 _INTERVAL_S = 0.1
 _SUFFIXES = (".log", ".txnindex")

@@ -9,7 +9,7 @@ from threading import Lock
 from services.common.failpoints import FAILPOINTS
 from services.local.process import ProcessError
 from services.local.stack import ServiceProcess
-from tests.harness.background import Background
+from tests.harness.eventually import Background
 
 PLACES = [name for name in FAILPOINTS if name.startswith(("copy.", "cleanup."))]
 LONGEST_LIFE_S = 4.0

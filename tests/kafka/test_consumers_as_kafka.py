@@ -16,10 +16,10 @@ from services.local.stack import own_environment
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.data.kafka_log_content import AUDIT, PAYMENTS
 from tests.harness.broker_answers import broker_answers
-from tests.harness.consumer_listener import serving_consumers
+from tests.harness.doors import serving_consumers
+from tests.harness.jars import ensure_kafka_jars
 from tests.harness.kafka_client import Cluster, headers_of
-from tests.harness.kafka_jars import ensure_kafka_jars
-from tests.harness.served_rlm import served_rlm
+from tests.harness.served import served_rlm
 from tests.kafka.tiered_broker import TieredBroker
 
 pytestmark = pytest.mark.kafka

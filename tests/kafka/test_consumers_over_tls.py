@@ -17,7 +17,7 @@ from services.rlm.kafka_log.log_dir import find_partitions
 from tests.data.kafka_log_content import PAYMENTS
 from tests.harness.certificates import key_and_certificate
 from tests.harness.eventually import eventually
-from tests.harness.kafka_jars import ensure_kafka_jars, ensure_tools_jars
+from tests.harness.jars import ensure_kafka_jars, ensure_tools_jars
 from tests.harness.sediment_command import sediment
 from tests.kafka.tiered_broker import NO_END, TieredBroker
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.demos import Shown, assert_cleans_up, show
-from tests.harness.kafka_jars import ensure_kafka_jars, pinned_kafka_version
+from tests.harness.jars import ensure_kafka_jars, pinned_kafka_version
 
 # `.ci/run` runs the demo itself.
 pytestmark = [pytest.mark.kafka, pytest.mark.long, pytest.mark.timeout(900)]

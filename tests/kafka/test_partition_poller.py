@@ -36,8 +36,7 @@ from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.partition import Leadership
 from services.rlm.roles.partition_roles import PartitionSource
 from tests.data.kafka_log_content import TOPICS
-from tests.harness.background import Background
-from tests.harness.eventually import eventually, eventually_holds
+from tests.harness.eventually import Background, eventually, eventually_holds
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_client import CLIENT_TIMEOUT_S, NOW, Cluster, Record, Topic, send_batch
 from tests.kafka.tiered_broker import TieredBroker, produce_segments

@@ -12,8 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer
 
 from demos.kafka_client import KafkaClientError
-from tests.harness.background import Background
-from tests.harness.eventually import eventually
+from tests.harness.eventually import Background, eventually
 from tests.harness.kafka_client import (
     CLIENT_TIMEOUT_S,
     CODECS,

@@ -16,7 +16,7 @@ from tests.contract.remote_storage_manager_contract import (
     StoredKeys,
 )
 from tests.contract.rsm_over_s3 import everything_in, settings_for
-from tests.harness.grpc_server import served
+from tests.harness.served import served
 
 
 class TestOverGrpcAndMinio(RemoteStorageManagerContract):

@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from demos.kafka_broker import find_java
-from tests.harness.kafka_plugin import PLUGIN
+from tests.harness.kafka_broker import PLUGIN
 
 PROJECT = PLUGIN / "acceptance"
 _MAVEN_TIMEOUT_S = 900.0

@@ -15,8 +15,7 @@ import pytest
 from demos.kafka_broker import plugin_settings
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint
-from tests.harness.kafka_broker import kafka_broker
-from tests.harness.kafka_plugin import plugin_jar
+from tests.harness.kafka_broker import kafka_broker, plugin_jar
 from tests.harness.world import World, running_world
 from tests.plugin.deployment import IMPATIENT, Deployment
 

@@ -5,7 +5,7 @@ from contextlib import closing
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from services.api.ids import TopicIdPartition
-from tests.harness.background import Background
+from tests.harness.eventually import Background
 from tests.harness.kafka_client import Cluster
 from tests.kafka.records import SeenRecord, of_message
 

@@ -14,9 +14,9 @@ from services.api.segments import RemoteLogSegmentMetadata
 from services.local.stack import ServiceProcess
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
+from tests.harness.broker_answers import NotLeaderError, Question, list_offset
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.kafka_client import NOW, Cluster, Record, Topic, send_batch
-from tests.harness.list_offsets import NotLeaderError, Question, list_offset
 from tests.harness.world import World
 from tests.plugin.tiered_partition import TieredPartition
 

@@ -10,11 +10,10 @@ from services.api.ids import TopicIdPartition
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
+from tests.harness.broker_answers import Question
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.kafka_client import NOW, Cluster, Record, Topic, send_batch
-from tests.harness.kafka_cluster import KafkaCluster
-from tests.harness.kafka_cluster_admin import Assignments, ClusterAdmin
-from tests.harness.list_offsets import Question
+from tests.harness.kafka_cluster import Assignments, ClusterAdmin, KafkaCluster
 from tests.harness.world import World
 from tests.kafka.records import SeenRecord, consumed
 from tests.plugin.deployment import DEADLINE_MS, IMPATIENT, TIERED

@@ -10,9 +10,9 @@ from uuid import UUID
 
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.local.stack import ServiceProcess
+from tests.harness.broker_answers import Question
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.faults import Direction, Stall
-from tests.harness.list_offsets import Question
 from tests.harness.proxy import TcpProxy
 from tests.harness.world import World
 from tests.kafka.records import SeenRecord

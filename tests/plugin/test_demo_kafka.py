@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness.demos import Shown, assert_cleans_up, show
-from tests.harness.kafka_jars import ensure_kafka_jars, pinned_kafka_version
-from tests.harness.kafka_plugin import plugin_jar
+from tests.harness.jars import ensure_kafka_jars, pinned_kafka_version
+from tests.harness.kafka_broker import plugin_jar
 
 # `.ci/run` runs the demo itself.
 pytestmark = [pytest.mark.plugin, pytest.mark.long, pytest.mark.timeout(900)]

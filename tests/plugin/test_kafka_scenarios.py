@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from demos.kafka_broker import plugin_settings
+from tests.harness.broker_answers import Question
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.kafka_client import Record, send_batch
 from tests.harness.kafka_cluster import KafkaCluster
-from tests.harness.list_offsets import Question
 from tests.harness.variants import first_of
 from tests.harness.world import World
 from tests.plugin.deployment import DEADLINE_MS

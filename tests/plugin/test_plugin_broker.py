@@ -24,9 +24,9 @@ from tests.data.kafka_log_content import (
     produce_profiles,
     produce_telemetry,
 )
+from tests.harness.broker_answers import Question
 from tests.harness.eventually import eventually, eventually_holds
-from tests.harness.jmx_exporter import broker_alerts, exported_name
-from tests.harness.list_offsets import Question
+from tests.harness.published import broker_alerts, exported_name
 from tests.harness.variants import first_of
 from tests.kafka.records import consumed
 from tests.plugin.deployment import DEADLINE_MS, Deployment, Partition

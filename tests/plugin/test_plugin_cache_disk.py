@@ -10,7 +10,7 @@ import pytest
 from demos.kafka_broker import plugin_settings
 from tests.harness.eventually import eventually
 from tests.harness.kafka_broker import kafka_broker
-from tests.harness.small_disk import SmallDisk, small_disk
+from tests.harness.small_limits import SmallDisk, small_disk
 from tests.harness.world import World
 from tests.kafka.records import consumed
 from tests.plugin.deployment import DEADLINE_MS, IMPATIENT, Deployment, Partition

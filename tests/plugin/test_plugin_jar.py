@@ -8,7 +8,7 @@ from zipfile import ZipFile
 import pytest
 
 from services.api.errors import every_error_class
-from tests.harness.kafka_plugin import ROOT
+from tests.harness.kafka_broker import ROOT
 
 pytestmark = pytest.mark.plugin
 

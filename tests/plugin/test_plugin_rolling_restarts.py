@@ -20,7 +20,7 @@ from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint
 from services.local.stack import ServiceProcess, rlmm_settings, rsm_settings
 from tests.harness.eventually import eventually
-from tests.harness.kafka_jars import ensure_kafka_jars
+from tests.harness.jars import ensure_kafka_jars
 from tests.plugin.deployment import DEADLINE_MS, served_calls
 
 pytestmark = [pytest.mark.plugin, pytest.mark.timeout(600)]

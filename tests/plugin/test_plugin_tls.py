@@ -13,9 +13,9 @@ from services.common.client_security import ClientSecurity
 from services.local.certificates import Certificate, CertificateAuthority
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint
+from tests.harness.certificates import Parties
 from tests.harness.eventually import eventually
 from tests.harness.kafka_broker import kafka_broker
-from tests.harness.rotation import Parties
 from tests.harness.world import World, running_world
 from tests.kafka.records import consumed
 from tests.plugin.deployment import DEADLINE_MS, IMPATIENT, Deployment, Partition

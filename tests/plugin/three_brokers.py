@@ -8,8 +8,7 @@ from uuid import uuid4
 from demos.kafka_broker import plugin_settings
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint
-from tests.harness.kafka_cluster import KafkaCluster
-from tests.harness.kafka_cluster_admin import Assignments
+from tests.harness.kafka_cluster import Assignments, KafkaCluster
 from tests.harness.proxy import TcpProxy
 from tests.harness.world import running_world
 from tests.kafka.traffic import Traffic

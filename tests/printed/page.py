@@ -1,7 +1,7 @@
 """Write docs/json.md and the schemas in docs/json: `make docs`.
 
 The sources are the descriptions beside this file. Tests check every document that a command prints
-against them, and refuse fields that are not described (tests/harness/printed_documents.py).
+against them, and refuse fields that are not described (tests/harness/sediment_command.py).
 """
 
 import json

@@ -22,7 +22,7 @@ from services.local.stack import EmbeddedStack
 from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
-from tests.harness.background import Background
+from tests.harness.eventually import Background
 from tests.harness.rolling_broker import RollingBroker
 from tests.harness.synthetic_log import make_log_dir
 from tests.soak.flatness import MIB, Growth, growths, sampled

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from services.local.stack import own_environment
-from tests.harness.printed_documents import check_printed
+from tests.harness.sediment_command import check_printed
 from tests.harness.tier import Tier
 
 # A guard against hanging: ten times what a sweep needs on a quiet machine.

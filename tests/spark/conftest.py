@@ -14,8 +14,8 @@ from services.local.seaweedfs import S3Endpoint
 from services.rsm.settings import RsmSettings
 from spark_jobs.spark_session import SparkSettings, spark_session
 from spark_jobs.sweeps.local_engine import LocalEngine
-from tests.harness.rlmm_process import serving_rlmm
-from tests.harness.served_rsm import serving
+from tests.harness.processes import serving_rlmm
+from tests.harness.served import serving
 from tests.harness.tier import Tier
 from tests.spark.jobs import Jobs, spark_engine
 from tests.spark.records_reads import ServedTier

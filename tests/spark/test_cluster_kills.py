@@ -24,8 +24,8 @@ import pytest
 from services.api.ids import TopicIdPartition, uuid_from_text
 from services.local.stack import ServiceProcess, own_environment
 from spark_jobs.sweeps.local_engine import LocalEngine
+from tests.harness.databases import events, waiting
 from tests.harness.eventually import eventually
-from tests.harness.rlmm_database import events, waiting
 from tests.harness.tier import HOUR_MS, OFFSETS, Tier, a_topic, ids
 from tests.spark.jobs import Done, Jobs
 from tests.spark.standalone import StandaloneCluster, standalone_cluster

@@ -11,8 +11,8 @@ import pytest
 from services.api.roles import Role
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint
-from tests.harness.s3a_jars import ensure_s3a_jars
-from tests.harness.secured_server import Deployment, spiffe
+from tests.harness.jars import ensure_s3a_jars
+from tests.harness.secured import Deployment, spiffe
 from tests.harness.tier import Tier, a_topic
 from tests.shape import ROOT
 from tests.spark.bare_environment import BareEnvironment, make_bare_environment

@@ -7,7 +7,7 @@ import pytest
 
 from spark_jobs.main import main
 from spark_jobs.sweeps.sweep_error import EXIT_FAILED
-from tests.harness.small_disk import small_disk
+from tests.harness.small_limits import small_disk
 from tests.harness.tier import HOUR_MS, a_topic
 from tests.spark.records_reads import ServedTier
 

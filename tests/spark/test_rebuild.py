@@ -26,7 +26,7 @@ from spark_jobs.checks.options import RebuildConfig
 from spark_jobs.connections import Services
 from spark_jobs.options import SweepOptions
 from spark_jobs.sweeps.sweep import SweepRun
-from tests.harness.rlmm_process import RlmmProcess, serving_rlmm
+from tests.harness.processes import RlmmProcess, serving_rlmm
 from tests.harness.tier import BROKER, Tier, a_topic, now_ms
 from tests.spark.buckets import with_every_anomaly
 from tests.spark.jobs import spark_engine

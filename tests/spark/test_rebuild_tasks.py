@@ -21,8 +21,8 @@ from spark_jobs.checks.objects import object_row
 from spark_jobs.checks.rebuilding import rebuild_partitions, rebuilt_of
 from spark_jobs.connections import Services
 from spark_jobs.sweeps.plan import Row
-from tests.harness.grpc_server import served
-from tests.harness.patience import PATIENT
+from tests.harness.eventually import PATIENT
+from tests.harness.served import served
 from tests.harness.tier import a_topic
 from tests.spark.records_reads import ServedTier
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc

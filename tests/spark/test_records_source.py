@@ -35,8 +35,8 @@ from services.rsm.settings import RsmSettings
 from spark_jobs.records.schema import RECORDS_ARROW, RECORDS_SCHEMA
 from spark_jobs.records.source import SedimentRecords
 from spark_jobs.records.stream import EPOCHS, FIRST, from_json, to_json
-from tests.harness.bombs import bomb
-from tests.harness.served_rsm import serving
+from tests.harness.served import serving
+from tests.harness.synthetic_log import bomb
 from tests.harness.tier import BROKER, a_topic
 from tests.spark.made_logs import copied, plain
 from tests.spark.records_reads import ServedTier, offsets, reaches, records, rows_of, source, tasks

@@ -16,7 +16,7 @@ from services.api.partitions import AnomalyKind
 from services.api.remote_log_metadata_manager import all_anomalies
 from services.local.seaweedfs import S3Endpoint, SeaweedFS
 from tests.harness.hdfs import one_node_hdfs
-from tests.harness.s3a_jars import ensure_s3a_jars
+from tests.harness.jars import ensure_s3a_jars
 from tests.harness.tier import HOUR_MS, Tier, a_topic
 from tests.shape import ROOT
 from tests.spark.bare_environment import BareEnvironment, make_bare_environment

@@ -16,8 +16,8 @@ from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import all_partitions
 from spark_jobs.sweeps.local_engine import LocalEngine
 from spark_jobs.sweeps.sweep_error import SweepError
+from tests.harness.databases import events, waiting
 from tests.harness.eventually import eventually
-from tests.harness.rlmm_database import events, waiting
 from tests.harness.tier import HOUR_MS, OFFSETS, Tier, a_topic, ids
 from tests.spark.commands import command, ended, plan_id_of, start
 from tests.spark.jobs import Done, Jobs

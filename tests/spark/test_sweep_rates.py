@@ -30,8 +30,8 @@ from spark_jobs.sweeps.plan import PLAN_SCHEMA
 from spark_jobs.sweeps.spark_engine import SparkEngine
 from spark_jobs.sweeps.stages import EVERYTHING, Stored
 from spark_jobs.sweeps.sweep import SweepRun
-from tests.harness.grpc_server import served
-from tests.harness.patience import PATIENT
+from tests.harness.eventually import PATIENT
+from tests.harness.served import served
 from tests.harness.tier import HOUR_MS, SmallTier, Tier, a_topic, now_ms
 from tests.spark.commands import TIMEOUT_S
 from tests.spark.jobs import Jobs

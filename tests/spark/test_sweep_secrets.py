@@ -7,8 +7,8 @@ import pytest
 
 from services.local.stack import own_environment
 from tests.harness.eventually import eventually
+from tests.harness.recorders import trap
 from tests.harness.tier import HOUR_MS, Tier, a_topic
-from tests.harness.traps import trap
 from tests.spark.commands import command, ended, traces_of_children
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]

@@ -22,10 +22,10 @@ from services.local.stack import own_environment
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from spark_jobs.connections import Services
+from tests.harness.certificates import account
 from tests.harness.eventually import eventually
-from tests.harness.secured_server import Deployment, spiffe
+from tests.harness.secured import Deployment, spiffe
 from tests.harness.tier import HOUR_MS, Tier, a_topic
-from tests.harness.tokens import account
 from tests.spark.commands import Swept, command, ended, traces_of_children
 from tests.spark.jobs import Jobs, spark_engine
 from tests.spark.tiers import new_tier

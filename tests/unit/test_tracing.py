@@ -9,7 +9,7 @@ from services.api.calls import IN_PROCESS, serving
 from services.common import tracing
 from services.common.open_telemetry import connect
 from services.rsm.settings import RsmSettings
-from tests.harness.trace_collector import collecting_traces
+from tests.harness.recorders import collecting_traces
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 

@@ -28,7 +28,7 @@ from tests.deep.fuzzing.campaign import Target
 from tests.deep.fuzzing.database_digest import DatabaseDigest
 from tests.deep.fuzzing.world import World
 from tests.harness.callback_rlm import callback_rlm, send_role
-from tests.harness.grpc_server import served
+from tests.harness.served import served
 from tests.harness.ship_stack import running_stack
 from tests.unit.rlm.kafka_bytes import three_segments, write_log_dir
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as log_grpc

@@ -13,7 +13,7 @@ from services.rpc.client.channel import open_channel
 from tests.deep.fuzzing.campaign import Target
 from tests.deep.fuzzing.database_digest import DatabaseDigest
 from tests.deep.fuzzing.world import make_world
-from tests.harness.rlmm_process import running_rlmm
+from tests.harness.processes import running_rlmm
 
 _ANYBODY = TopicIdPartition(uuid4(), "orders", 0)
 

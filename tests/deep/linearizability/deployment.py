@@ -25,8 +25,8 @@ from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from tests.deep.linearizability.history import TrailEntry
 from tests.deep.linearizability.postgres_proxy import PostgresProxy
 from tests.deep.model.subjects import event_of
+from tests.harness.databases import events
 from tests.harness.proxy import TcpProxy
-from tests.harness.rlmm_database import events
 
 DATABASE = "histories"
 PROCESSES = 2

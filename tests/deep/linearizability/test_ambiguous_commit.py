@@ -53,7 +53,7 @@ from tests.deep.linearizability.stories import applied
 from tests.deep.model.kafka_cache import DELETE_STARTED, FINISHED
 from tests.deep.model.partition import MARKED
 from tests.harness.faults import Cut
-from tests.harness.rlmm_process import running_rlmm
+from tests.harness.processes import running_rlmm
 
 CUTS = {"before COMMIT is passed on": BEFORE_COMMIT, "before its answer is": AFTER_COMMIT}
 

@@ -13,8 +13,8 @@ from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from tests.deep.model.comparison import Subject
 from tests.deep.model.partition import Event
-from tests.harness.grpc_server import served
-from tests.harness.rlmm_database import events
+from tests.harness.databases import events
+from tests.harness.served import served
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
 

@@ -13,8 +13,8 @@ from services.local.certificates import CertificateAuthority
 from services.rpc.server.identity import TokenVerifier, caller_of
 from services.rpc.server.policy import ALL_TOPICS, parse_policy
 from services.rpc.tls import TlsFileError, TlsFiles, read_tls
+from tests.harness.certificates import AUDIENCE, ISSUER, TokenIssuer, account
 from tests.harness.parsers.target import Target, written
-from tests.harness.tokens import AUDIENCE, ISSUER, TokenIssuer, account
 
 _POLICY = b"""
 [[grant]]

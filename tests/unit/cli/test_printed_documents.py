@@ -8,7 +8,7 @@ from jsonschema import Draft202012Validator
 from typer.core import TyperGroup
 
 from services.cli.main import COMMANDS, load
-from tests.harness.printed_documents import check_printed
+from tests.harness.sediment_command import check_printed
 from tests.printed.contract import Field, broken_promises, fields_of, promised
 from tests.printed.page import DOCUMENTS, json_markdown, schema_texts
 

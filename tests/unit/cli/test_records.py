@@ -25,9 +25,9 @@ from services.cli.output import print_table, print_traceback
 from services.client.records import MAX_RECORD_HEADERS
 from services.common.inflate import Codec
 from services.rlm.servicer import RemoteLogManagerServicer
-from tests.harness.bombs import COMPRESSED, batch_of, bomb, honest_batch, record_of_headers
-from tests.harness.grpc_server import served
 from tests.harness.sediment_command import Completed, sediment
+from tests.harness.served import served
+from tests.harness.synthetic_log import COMPRESSED, batch_of, bomb, honest_batch, record_of_headers
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
 TP = TopicIdPartition(UUID(int=1), "clicks", 0)

@@ -16,7 +16,7 @@ from services.common.inflate import (
     InflatedTooLargeError,
     inflate,
 )
-from tests.harness.bombs import COMPRESSED, bomb, snappy_block, xerial
+from tests.harness.synthetic_log import COMPRESSED, bomb, snappy_block, xerial
 
 TEXT = b"some text, " * 10_000
 MIB = 1024 * 1024
@@ -57,7 +57,7 @@ _WITHIN_ADDRESS_SPACE = """
 import resource, sys
 from pathlib import Path
 from services.common.inflate import DEFAULT_LIMIT_BYTES, Codec, InflatedTooLargeError, inflate
-from tests.harness.bombs import bomb
+from tests.harness.synthetic_log import bomb
 codec = Codec(int(sys.argv[1]))
 data = bomb(codec)
 pages = int(Path("/proc/self/statm").read_text().split()[0])

@@ -5,8 +5,17 @@ from itertools import count
 
 import pytest
 
-from tests.harness.faults import Answer, BlackHole, Cut, Delay, Direction, Fault, Faults, Throttle
-from tests.harness.faulty_sends import through
+from tests.harness.faults import (
+    Answer,
+    BlackHole,
+    Cut,
+    Delay,
+    Direction,
+    Fault,
+    Faults,
+    Throttle,
+    through,
+)
 
 SLOW_DOWN = Answer(503)
 

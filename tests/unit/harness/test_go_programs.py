@@ -1,6 +1,6 @@
 import pytest
 
-from tests.harness.go_programs import GRPCURL, MINIO, GoProgram, GoProgramError, go_version
+from tests.harness.minio import GRPCURL, MINIO, GoProgram, GoProgramError, go_version
 
 
 @pytest.fixture(autouse=True)

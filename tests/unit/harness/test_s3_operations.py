@@ -1,6 +1,6 @@
 import pytest
 
-from tests.harness.s3_operations import s3_operation
+from tests.harness.http_messages import s3_operation
 
 
 @pytest.mark.parametrize(

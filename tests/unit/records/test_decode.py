@@ -20,8 +20,8 @@ from services.records.decode import (
     decode,
     timed_records,
 )
-from tests.harness.bombs import bomb, record_of_headers
 from tests.harness.parsers.of_logs import Content
+from tests.harness.synthetic_log import bomb, record_of_headers
 from tests.unit.rlm.kafka_bytes import batch
 
 DATA = Path(__file__).parents[2] / "data"

@@ -24,7 +24,7 @@ from services.rlm.fetch.index_cache import (
     name_of,
 )
 from tests.harness.published import growth, published
-from tests.harness.small_disk import SmallDisk, small_disk
+from tests.harness.small_limits import SmallDisk, small_disk
 
 ROOM = 4
 PARTITION = TopicIdPartition(UUID(int=1), "t", 0)

@@ -12,7 +12,7 @@ from services.api.roles import Role
 from services.common.reloaded_file import FileError
 from services.rpc.server.identity import TokenVerifier
 from services.rpc.server.policy import Policy, parse_policy
-from tests.harness.tokens import AUDIENCE, ISSUER, TokenIssuer, account
+from tests.harness.certificates import AUDIENCE, ISSUER, TokenIssuer, account
 
 pytestmark = pytest.mark.property
 CLUSTER = TokenIssuer()

@@ -10,7 +10,7 @@ import pytest
 from services.api.errors import UnauthenticatedError
 from services.common.reloaded_file import FileError
 from services.rpc.server.identity import MAX_TOKEN_LENGTH, TokenVerifier
-from tests.harness.tokens import (
+from tests.harness.certificates import (
     AUDIENCE,
     ISSUER,
     REMOVED,

@@ -1,7 +1,7 @@
 """Test the size of a read's chunks, on a clock that only the store moves."""
 
 from services.rsm.backends.protocol import CHUNK_BYTES, FIRST_CHUNK_BYTES, read_chunks
-from tests.harness.moved_clock import MovedClock
+from tests.harness.clocks import MovedClock
 
 MIB = 1024 * 1024
 

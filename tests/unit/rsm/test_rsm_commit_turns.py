@@ -20,9 +20,9 @@ from services.rsm.locations import Location
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.upload import PartBuffers
 from tests.contract.remote_storage_manager_contract import Files, a_segment
+from tests.harness.clocks import MovedClock
 from tests.harness.eventually import eventually
-from tests.harness.gated_store import GIVE_UP_S, Gate, gated
-from tests.harness.moved_clock import MovedClock
+from tests.harness.gates import GIVE_UP_S, Gate, gated
 
 PREFIX = "tier/"
 FILES = Files(b"log")

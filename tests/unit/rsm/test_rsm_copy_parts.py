@@ -20,7 +20,7 @@ from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.upload import MAX_PARTS, PartBuffers, Uploader, part_size_bytes
 from tests.contract.remote_storage_manager_contract import Files, copied, some_bytes
 from tests.harness.eventually import eventually
-from tests.harness.gated_store import Gate, gated
+from tests.harness.gates import Gate, gated
 
 MIB = 1024 * 1024
 

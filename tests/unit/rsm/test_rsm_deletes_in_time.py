@@ -26,7 +26,7 @@ from services.rsm.locations import Location
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.upload import PartBuffers
 from tests.contract.remote_storage_manager_contract import a_segment
-from tests.harness.moved_clock import MovedClock
+from tests.harness.clocks import MovedClock
 
 pytestmark = pytest.mark.deep
 

@@ -17,7 +17,7 @@ from services.rsm.locations import Location
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.upload import PartBuffers
 from tests.contract.remote_storage_manager_contract import Files, a_segment
-from tests.harness.moved_clock import MovedClock
+from tests.harness.clocks import MovedClock
 
 PREFIX = "tier/"
 # At a key a second, what is deleted before the copy holds deletes up for so long.

@@ -13,7 +13,7 @@ from services.rsm.active_copies import Waiter, outlasting_close
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.deadline import BURST_S, ByteRate
 from services.rsm.delete import DeletePace, ObjectDeletes
-from tests.harness.moved_clock import MovedClock
+from tests.harness.clocks import MovedClock
 
 MIB = 1024 * 1024
 

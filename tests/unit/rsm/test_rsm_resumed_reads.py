@@ -17,7 +17,7 @@ from services.rsm.backends.s3 import S3Storage, http_pool
 from services.rsm.backends.s3_credentials import FixedCredentials
 from services.rsm.backends.s3_http import S3Target
 from services.rsm.backends.s3_retry import BrokenBodyError, resumed
-from tests.harness.moved_clock import MovedClock
+from tests.harness.clocks import MovedClock
 
 
 class BrokenStore:

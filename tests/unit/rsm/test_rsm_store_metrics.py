@@ -20,7 +20,7 @@ from services.rsm.settings import RsmSettings
 from services.rsm.upload import PartBuffers
 from tests.harness.eventually import eventually
 from tests.harness.published import published
-from tests.harness.small_disk import small_disk
+from tests.harness.small_limits import small_disk
 
 COUNT = "sediment_rsm_store_seconds_count"
 SUCCESS = "sediment_rsm_store_last_success_timestamp_seconds"

@@ -9,7 +9,7 @@ import pytest
 
 from spark_jobs.sweeps.scratch import scratch_directory
 from spark_jobs.sweeps.sweep_error import EXIT_FAILED, SweepError
-from tests.harness.small_disk import small_disk
+from tests.harness.small_limits import small_disk
 
 KILLED = """
 import os, signal

@@ -1,4 +1,4 @@
-"""Wrap the real managers, each wrapper with one kind of fault."""
+"""Trouble the managers or files of a deployment, each with one kind of fault."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -6,19 +6,28 @@ from pathlib import Path
 from threading import Event, Semaphore
 from typing import Any
 
+from prometheus_client import CollectorRegistry
+
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import InvalidStateTransitionError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import SegmentPage
+from services.api.partitions import EventQuery
+from services.api.remote_log_manager import ProblemKind, all_descriptions
+from services.api.remote_log_metadata_manager import SegmentPage, all_events
 from services.api.remote_storage_manager import LogSegmentData, SegmentChunk
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
+from services.rlm.collectors import PARTITIONS_HELD_BACK, TopicCollector
+from services.rlm.manager import BrokerRemoteLogManager
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rsm.manager import ObjectRemoteStorageManager
-from tests.harness.ship_stack import FINISHED
+from tests.harness.invariants import assert_invariants
+from tests.harness.retained_log import AT_ONCE, take_turns
+from tests.harness.ship_stack import FINISHED, Stack
+from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, three_segments
 
 
 class FailingRsm:
@@ -262,3 +271,116 @@ class CutWhileCopied(FailingRsm):
                     self._log.write_bytes(b"")
 
         return super().copy_log_segment_data(metadata, LogSegmentData(data.files, chunks()))
+
+
+WELL = replace(NAME, partition=1)
+ALL = [(0, 9), (10, 19)]
+Hurt = Callable[[PartitionFiles], object]
+
+
+class Trouble:
+    """Two partitions with offsets 0 to 9 and 10 to 19 rolled; a test steps RLM by hand."""
+
+    def __init__(self, stack: Stack, log_dir: Path) -> None:
+        self.stack = stack
+        self.files = three_segments(log_dir)
+        three_segments(log_dir, WELL)
+        self._rsm = FailingRsm(stack.rsm)
+        self.rlm = BrokerRemoteLogManager([log_dir], self._rsm, stack.rlmm, AT_ONCE)
+
+    def happens(self, hurt: Hurt, base: int = 0) -> None:
+        """Run `hurt` once, when the segment from `base` on was inspected and is about to be
+        sent.
+        """
+        happened: list[bool] = []
+
+        def before_copy(metadata: RemoteLogSegmentMetadata) -> None:
+            place = metadata.topic_id_partition, metadata.start_offset
+            if place == (NAME, base) and not happened:
+                happened.append(True)
+                hurt(self.files)
+
+        self._rsm.before_copy = before_copy
+        take_turns(self.rlm)
+        assert happened
+
+    def problems(self) -> list[tuple[ProblemKind, str]]:
+        described = all_descriptions(self.rlm)
+        ours = [found for found in described if found.topic_id_partition == NAME]
+        return [(p.kind, p.path) for found in ours for p in found.problems]
+
+    def assert_nothing_is_left_over(self) -> None:
+        """Assert three objects for each finished segment, and no other row or object.
+
+        The other partition must be in the tier.
+        """
+        assert_invariants(self.stack.rlmm, [NAME, WELL])
+        finished = len(self.stack.ranges(NAME)) + len(self.stack.ranges(WELL))
+        assert len(self.stack.keys()) == 3 * finished
+        assert self.stack.ranges(WELL) == ALL
+
+    def gaps(self) -> list[str]:
+        return [e.kind for e in all_events(self.stack.rlmm, EventQuery(NAME)) if e.kind == "GAP"]
+
+    def held_back(self) -> float:
+        """Read the gauge as it is scraped."""
+        registry = CollectorRegistry()
+        registry.register(TopicCollector(self.rlm.led_partitions))
+        value = registry.get_sample_value(PARTITIONS_HELD_BACK.name, {"topic": NAME.topic})
+        assert value is not None
+        return value
+
+
+GIVE_UP_S = 60.0
+
+
+class TroubledPartition:
+    """The real RSM or RLMM, except for calls of some names about one partition.
+
+    Args:
+        trouble: called instead; it may raise, or wait and return.
+    """
+
+    def __init__(
+        self,
+        manager: object,
+        partition: TopicIdPartition,
+        names: frozenset[str],
+        trouble: Callable[[], None],
+    ) -> None:
+        self._manager: Any = manager
+        self._partition = partition
+        self._names = names
+        self._trouble = trouble
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._manager, name)
+        if name not in self._names:
+            return method
+
+        def called(about: Any, *args: Any, **kwargs: Any) -> Any:
+            if partition_of(about) == self._partition:
+                self._trouble()
+            return method(about, *args, **kwargs)
+
+        return called
+
+
+def partition_of(about: TopicIdPartition | RemoteLogSegmentMetadata) -> TopicIdPartition:
+    """Return the partition that the first argument of a call names."""
+    if isinstance(about, TopicIdPartition):
+        return about
+    return about.remote_log_segment_id.topic_id_partition
+
+
+class Hang:
+    """Hang until a test lets go, or for a minute."""
+
+    def __init__(self) -> None:
+        self._let_go = Event()
+
+    def __call__(self) -> None:
+        assert self._let_go.wait(GIVE_UP_S)
+
+    def let_go(self) -> None:
+        self._let_go.set()

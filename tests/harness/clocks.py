@@ -1,4 +1,4 @@
-"""Provide a world whose RSM and RLM run with movable clocks. Import the fixture."""
+"""Move the clock: of one object, or of a world whose RSM and RLM run with movable clocks."""
 
 import time
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.local.process import ProcessError
 from services.local.seaweedfs import S3Endpoint
 from services.local.stack import ServiceProcess, rlm_settings, rsm_settings
+from services.rsm.active_copies import Waiter
 from tests.harness import moved_clock_process
 from tests.harness.eventually import eventually
 from tests.harness.synthetic_log import make_log_dir, roll_segment
@@ -25,6 +26,17 @@ BROKER = 1
 EXPIRATION, LOCAL_RETENTION = "expiration", "local_retention"
 # RLM owns its log directory, as without a broker.
 OWNER = {"RLM_LOCAL_RETENTION_ENFORCE": "true", "RLM_LOG_RETENTION_CHECK_INTERVAL_MS": "200"}
+
+
+class MovedClock:
+    """A clock whose `waiter` takes no time; a test adds up the time that it would have taken."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.waiter = Waiter(lambda: self.now_s, self.move)
+
+    def move(self, seconds: float) -> None:
+        self.now_s += seconds
 
 
 @dataclass

@@ -1,4 +1,8 @@
-"""Download the jars that a pom names from Maven Central into the user's cache, once."""
+"""Download the jars that a pom names from Maven Central into the user's cache, once.
+
+`pom.xml` in tests/kafka/broker, tests/spark/s3a and tests/spark/kafka_source names the versions.
+`python -m tests.harness.jars` prints where a Kafka broker's jars are.
+"""
 
 import fcntl
 import hashlib
@@ -7,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from xml.etree import ElementTree
 
 import platformdirs
 
@@ -84,3 +89,47 @@ def _download(mvn: str, pom: Path, name: str, properties: Sequence[str], jars: P
             tail = done.stdout[-_TAIL_CHARACTERS:]
             raise JarsUnavailableError(f"mvn could not fetch {name}:\n{tail}")
         incoming.rename(jars)
+
+
+_POMS = Path(__file__).resolve().parents[1] / "kafka"
+POM = _POMS / "broker" / "pom.xml"
+TOOLS_POM = _POMS / "tools" / "pom.xml"
+S3A_POM = _POMS.parent / "spark" / "s3a" / "pom.xml"
+SPARK_KAFKA_POM = _POMS.parent / "spark" / "kafka_source" / "pom.xml"
+
+
+def ensure_kafka_jars(version: str | None = None) -> Path:
+    """Return a directory with all jars of a broker; raises as `ensure_jars` does.
+
+    ``version`` is Kafka's, by default the one in the pom.
+    """
+    version = version or pinned_kafka_version()
+    return ensure_jars(POM, f"kafka-{version}", [f"kafka.version={version}"])
+
+
+def ensure_tools_jars() -> Path:
+    """Return a directory with Kafka's tools, which need a broker's jars; raises likewise."""
+    version = pinned_kafka_version()
+    return ensure_jars(TOOLS_POM, f"kafka-tools-{version}", [f"kafka.version={version}"])
+
+
+def pinned_kafka_version() -> str:
+    """Return Kafka's version in the pom, the only place that names it."""
+    version = ElementTree.parse(POM).findtext(".//{*}properties/{*}kafka.version")
+    if version is None:
+        raise JarsUnavailableError(f"{POM.name} names no kafka.version")
+    return version
+
+
+def ensure_s3a_jars() -> Path:
+    """Return a directory with Hadoop's connector of S3 and the AWS SDK; raises as `ensure_jars`."""
+    return ensure_jars(S3A_POM, "s3a")
+
+
+def ensure_spark_kafka_jars() -> Path:
+    """Return a directory with Spark's source and Kafka's clients; raises as `ensure_jars`."""
+    return ensure_jars(SPARK_KAFKA_POM, "spark-kafka")
+
+
+if __name__ == "__main__":
+    print(ensure_kafka_jars())
