@@ -156,8 +156,8 @@ release-check: $(VENV)/.dev ## The same, twice, and compare the bytes
 	$(BIN)/python -m supply_chain.release --check build/release
 
 .PHONY: licences
-licences: $(VENV)/.dev $(VENV)/.spark $(VENV)/.browser build/.plugin ## Write docs/licences.md, the licence of each dependency (Java 17, Maven)
-	$(BIN)/python -m tests.licences $(PLUGIN_BILL) > docs/licences.md.new && mv docs/licences.md.new docs/licences.md
+licences: $(VENV)/.dev $(VENV)/.spark $(VENV)/.browser build/.plugin ## Write docs/reference/licences.md, the licence of each dependency (Java 17, Maven)
+	$(BIN)/python -m tests.licences $(PLUGIN_BILL) > docs/reference/licences.md.new && mv docs/reference/licences.md.new docs/reference/licences.md
 
 .PHONY: minio
 minio: $(VENV)/.dev ## Build real MinIO from its Go module into the user's cache, once (Go 1.24)
@@ -254,7 +254,7 @@ test-console: $(VENV)/.browser ## Test the console in a real browser (Chromium)
 	$(BIN)/pytest tests/console $(PYTEST_ARGS)
 
 .PHONY: console-pictures
-console-pictures: ## Take the pictures of docs/console.md, as `make test-console` does into build/console/
+console-pictures: ## Take the pictures of docs/run/console.md, as `make test-console` does into build/console/
 	TEST_PICTURES=$(CURDIR)/docs $(MAKE) test-console PYTEST_ARGS="-k 'topics or click'"
 
 .PHONY: test-alerts
@@ -293,11 +293,11 @@ types: $(VENV)/.dev $(VENV)/.spark ## mypy --strict over everything
 	$(BIN)/mypy .
 
 .PHONY: docs
-docs: $(VENV)/.dev ## Write docs/config.md, contracts.md, json.md, metrics.md and roles.md, the chart's schema and its README from their sources
-	$(BIN)/python -m tests.reference config > docs/config.md.new && mv docs/config.md.new docs/config.md
-	$(BIN)/python -m tests.reference metrics > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
-	$(BIN)/python -m tests.reference roles > docs/roles.md.new && mv docs/roles.md.new docs/roles.md
-	$(BIN)/python -m tests.contracts_page > docs/contracts.md.new && mv docs/contracts.md.new docs/contracts.md
+docs: $(VENV)/.dev ## Write docs/reference/config.md, contracts.md, json.md, metrics.md and roles.md, the chart's schema and its README from their sources
+	$(BIN)/python -m tests.reference config > docs/reference/config.md.new && mv docs/reference/config.md.new docs/reference/config.md
+	$(BIN)/python -m tests.reference metrics > docs/reference/metrics.md.new && mv docs/reference/metrics.md.new docs/reference/metrics.md
+	$(BIN)/python -m tests.reference roles > docs/reference/roles.md.new && mv docs/reference/roles.md.new docs/reference/roles.md
+	$(BIN)/python -m tests.contracts_page > docs/reference/contracts.md.new && mv docs/reference/contracts.md.new docs/reference/contracts.md
 	$(BIN)/python -m tests.printed.page
 	$(BIN)/python -m tests.helm.reference
 

@@ -1,1 +1,1 @@
-"""Sediment's services. Who may import whom: docs/architecture.md, enforced by a test."""
+"""Sediment's services. Who may import whom: docs/understand/architecture.md, enforced by a test."""

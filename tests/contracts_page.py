@@ -1,4 +1,4 @@
-"""Write docs/contracts.md from protos/: each service, call, message and enum with its comments."""
+"""Write docs/reference/contracts.md from protos/: services, calls, messages and enums."""
 
 import subprocess
 import sys
@@ -22,8 +22,8 @@ _PACKAGE = "tieredstorage.v1"
 _HEADER = """# Contracts
 
 The services' calls and messages, in the order of `protos/tieredstorage/v1/`. Programs compile those
-files ([clients](clients/README.md)); [spi-mapping.md](spi-mapping.md) says which of Kafka's methods
-each call is. Written by `make docs`.
+files ([clients](../use/clients.md)); [spi-mapping.md](../understand/spi-mapping.md) says which of
+Kafka's methods each call is. Written by `make docs`.
 """
 
 # The numbers of fields in descriptor.proto, of which paths to comments are made.

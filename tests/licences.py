@@ -1,4 +1,4 @@
-"""Write docs/licences.md from the lock and the packages' metadata: `make licences`."""
+"""Write docs/reference/licences.md from the lock and the packages' metadata: `make licences`."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Write docs/config.md, docs/metrics.md and docs/roles.md from their sources: `make docs`."""
+"""Write config.md, metrics.md and roles.md of docs/reference from their sources: `make docs`."""
 
 import re
 import sys
@@ -52,7 +52,7 @@ _HEADER = """# Settings
 Each service reads its settings once, from its environment. A variable with a service's prefix that
 is not listed here stops the service, so that a typing mistake is never ignored.
 `sediment config check FILE` checks a file of NAME=VALUE lines as the services would, and
-`sediment doctor` what the settings name ([status.md](status.md#what-is-wrong)). Written by
+`sediment doctor` what the settings name ([status.md](../run/status.md#what-is-wrong)). Written by
 `make docs`.
 """
 
@@ -222,8 +222,8 @@ def _declared() -> Iterator[_Declared]:
 
 _ROLES_HEADER = """# Roles
 
-Which role may call which RPC. [security.md](security.md#the-policy-file) says how a policy grants
-roles. Written by `make docs` from `services/api/roles.py`.
+Which role may call which RPC. [security.md](../run/security.md#the-policy-file) says how a policy
+grants roles. Written by `make docs` from `services/api/roles.py`.
 
 | role | for what |
 |---|---|"""

@@ -1,6 +1,6 @@
 """Define which roles may call which RPC, and which topics a call needs to be granted.
 
-This table is the whole of it: docs/security.md, the policy check and the servers read it from here.
+This table is the whole of it: docs/run/security.md, the policy check and the servers read it.
 Every RPC of the contracts has one entry, which a test holds.
 """
 

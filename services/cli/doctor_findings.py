@@ -49,7 +49,7 @@ def store_findings(check: str, notes: Collection[tuple[str, str]]) -> Iterator[F
     for level, text in notes:
         if level in _LEVELS:
             yield Finding(
-                check, _LEVELS[level], text, "see docs/object-locations.md#the-buckets-rules"
+                check, _LEVELS[level], text, "see docs/run/object-locations.md#the-buckets-rules"
             )
     if sound:
         yield Finding(check, Level.OK, "; ".join(sound))

@@ -114,7 +114,7 @@ def plaintext_finding(check: str, addresses: Mapping[str, str]) -> Finding:
     text = "plaintext: every user who reaches the ports can read and delete everything"
     if _are_local(addresses):
         return Finding(check, Level.OK, text)
-    return Finding(check, Level.WARN, text, "set up TLS: docs/security.md")
+    return Finding(check, Level.WARN, text, "set up TLS: docs/run/security.md")
 
 
 def _are_local(addresses: Mapping[str, str]) -> bool:

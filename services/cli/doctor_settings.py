@@ -97,11 +97,11 @@ def _mistyped_settings(services: Collection[str]) -> Iterator[Finding]:
             similar = similar_setting(name) if name.upper().startswith(f"{service}_") else None
             if similar and name.upper() not in settings.variables():
                 text = f"unknown setting: {name} (did you mean {similar}?)"
-                yield Finding("settings", Level.WARN, text, "see docs/config.md")
+                yield Finding("settings", Level.WARN, text, "see docs/reference/config.md")
 
 
 def _bad_setting(problem: str) -> Finding:
-    return Finding("settings", Level.FAIL, problem, "see docs/config.md")
+    return Finding("settings", Level.FAIL, problem, "see docs/reference/config.md")
 
 
 def _checks_of(settings: VariableSettings) -> dict[str, Check]:

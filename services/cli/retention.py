@@ -180,8 +180,8 @@ def disabled_text(config: TopicConfig) -> str | None:
     return (
         "remote.storage.enable=false, remote.log.delete.on.disable=true: its leader's RLM "
         "deletes all of it, on these settings or when StopPartitions asks for it "
-        "(docs/retention.md), whatever retention would keep; until then remote.storage.enable=true "
-        "undoes it and sediment.hold prevents it"
+        "(docs/understand/retention.md), whatever retention would keep; until then "
+        "remote.storage.enable=true undoes it and sediment.hold prevents it"
     )
 
 

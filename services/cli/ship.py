@@ -218,7 +218,7 @@ def _unsettled_text(report: PartitionShipReport) -> str:
         f"they reach offset {report.settled_before_offset}, and only lower offsets are known to be "
         "settled (no open transaction, and replicated by the broker's "
         "replication-offset-checkpoint). Start the broker of this directory, then run the command "
-        "again; if the broker is gone for good, see docs/copying.md"
+        "again; if the broker is gone for good, see docs/understand/copying.md"
     )
 
 

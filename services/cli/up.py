@@ -69,7 +69,7 @@ def up(
         if not tls:
             say(
                 "serving plaintext: every user of this machine can read and delete what is stored; "
-                "`sediment up --tls` serves with certificates (docs/security.md)"
+                "`sediment up --tls` serves with certificates (docs/run/security.md)"
             )
         endpoints = asdict(stack.endpoints)
         if output is Format.JSON:

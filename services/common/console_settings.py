@@ -62,7 +62,7 @@ class ConsoleSettings(VariableSettings):
     )
     policy_file: OptionalPath = Field(
         default=None,
-        description="TOML file that grants roles to identities (docs/security.md), the same as "
+        description="TOML file that grants roles to identities (docs/run/security.md), the same as "
         "that of the services; read again when it changes.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
@@ -86,7 +86,7 @@ class ConsoleSettings(VariableSettings):
         if not given and not self.plaintext:
             raise ValueError(
                 f"no TLS: set {', '.join(missing)}, or CONSOLE_PLAINTEXT=true to serve every user "
-                "of this machine (docs/console.md)"
+                "of this machine (docs/run/console.md)"
             )
         if not given and not is_loopback(self.listen_address):
             raise ValueError(

@@ -139,7 +139,9 @@ class VariableSettings(BaseSettings):
         unknown = sorted(name for name in ours if name.upper() not in known)
         if unknown:
             named = ", ".join(map(cls._described, unknown))
-            raise SystemExit(f"unknown setting: {named}; remove or correct it (see docs/config.md)")
+            raise SystemExit(
+                f"unknown setting: {named}; remove or correct it (see docs/reference/config.md)"
+            )
         source = EnvSettingsSource(cls)
         source.env_vars = {name.lower(): value for name, value in variables.items()}
         try:
@@ -234,8 +236,8 @@ class ServiceSettings(VariableSettings):
     )
     policy_file: OptionalPath = Field(
         default=None,
-        description="TOML file that grants roles to identities (docs/security.md); required with "
-        "TLS, and read again when it changes.",
+        description="TOML file that grants roles to identities (docs/run/security.md); required "
+        "with TLS, and read again when it changes.",
     )
     token_listen_address: OptionalAddress = Field(
         default=None,
@@ -298,7 +300,7 @@ class ServiceSettings(VariableSettings):
         if given and self.policy_file is None:
             raise ValueError(
                 f"{prefix}POLICY_FILE is required with TLS: it says which client may do what "
-                "(docs/security.md)"
+                "(docs/run/security.md)"
             )
         of_tls = self._named(
             "policy_file", "token_listen_address", "metrics_plaintext", "metrics_client_ca_file"
@@ -337,7 +339,7 @@ class ServiceSettings(VariableSettings):
             raise SystemExit(
                 f"no TLS: set {prefix}TLS_CERTIFICATE_FILE, {prefix}TLS_KEY_FILE, "
                 f"{prefix}TLS_CLIENT_CA_FILE and {prefix}POLICY_FILE, or {prefix}PLAINTEXT=true to "
-                "serve everyone who reaches the port (docs/security.md)"
+                "serve everyone who reaches the port (docs/run/security.md)"
             )
 
     @classmethod

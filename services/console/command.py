@@ -38,7 +38,7 @@ def console(
 
     Read-only. Runs in the foreground until Ctrl-C or SIGTERM. It serves without
     TLS: every user of this machine sees what you may see. To serve others, run
-    `python -m services.console` with TLS (docs/console.md).
+    `python -m services.console` with TLS (docs/run/console.md).
     """
     addresses = known_addresses({"rlmm": rlmm, "rlm": rlm, "rsm": rsm}, data_dir)
     if not addresses["rlmm"]:

@@ -14,7 +14,7 @@ _SERVICES = ("rsm", "rlmm", "rlm")
 
 # The broker's identity is for a Kafka broker with the plugin, which you may start yourself.
 _POLICY = f"""\
-# Made by `sediment up --tls` at each start; docs/security.md describes the format.
+# Made by `sediment up --tls` at each start; docs/run/security.md describes the format.
 [[grant]]
 identities = ["{OPERATOR}"]
 roles = ["shipper", "reader", "deleter", "sweeper", "auditor", "admin", "exporter", "keeper"]

@@ -111,8 +111,9 @@ class Scheduler:
     """Run each task `interval_s` after its last end, or after a back-off if it failed.
 
     It alone retries a pass that failed. Within a pass, a copy waits for a busy RSM, and outdated
-    plans are made again (docs/architecture.md, Retries). `tick()` starts due tasks while threads
-    are free; after `start()` this happens automatically when a task ends and when the ticker wakes.
+    plans are made again (docs/understand/architecture.md, Retries). `tick()` starts due tasks while
+    threads are free; after `start()` this happens automatically when a task ends and when the
+    ticker wakes.
 
     Args:
         clock: monotonic seconds.

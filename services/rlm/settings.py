@@ -310,7 +310,7 @@ class RlmSettings(ServiceSettings):
         default=False,
         description="Read logs of the tier from the object store itself, by URLs of RSM, as "
         "rsm.config.direct.reads of the Kafka plugin does. Needs RSM_DIRECT_READS=true in RSM and "
-        "a route to the store. What fails is streamed by RSM. Read docs/security.md before.",
+        "a route to the store. What fails is streamed by RSM. Read docs/run/security.md before.",
     )
     remote_log_chunk_file_cache_dir: Path | None = Field(
         default=None,

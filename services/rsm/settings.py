@@ -236,7 +236,7 @@ class RsmSettings(ServiceSettings):
     direct_reads: bool = Field(
         default=False,
         description="s3: hand out URLs with which clients (rsm.config.direct.reads of the Kafka "
-        "plugin) read logs from the store themselves. Read docs/security.md before.",
+        "plugin) read logs from the store themselves. Read docs/run/security.md before.",
     )
     direct_read_expiry_s: int = Field(
         default=300,

@@ -38,7 +38,7 @@ class Fault:
     """A fault, as a context manager: it lasts while it is entered.
 
     Attributes:
-        what: for the table of docs/alerts.md.
+        what: for the table of docs/run/alerts.md.
         alerts: those that must fire.
     """
 

@@ -221,7 +221,7 @@ def test_plaintext_is_a_warning_beyond_this_machine() -> None:
     here = {"rsm": "127.0.0.1:1,localhost:2", "rlmm": "[::1]:3", "rlm": ""}
     assert plaintext_finding("certificates", here).level is Level.OK
     found = plaintext_finding("certificates", {**here, "rlm": "broker-1:1"})
-    assert (found.level, "docs/security.md" in found.next) == (Level.WARN, True)
+    assert (found.level, "docs/run/security.md" in found.next) == (Level.WARN, True)
 
 
 @pytest.mark.parametrize(
@@ -287,4 +287,4 @@ def test_what_a_store_does_by_itself_is_judged() -> None:
         "warning": Level.WARN,
         "critical": Level.FAIL,
     }
-    assert "docs/object-locations.md" in found["critical"].next
+    assert "docs/run/object-locations.md" in found["critical"].next

@@ -17,7 +17,7 @@ ARCHIVE = "spiffe://example.org/ns/shop/sa/orders-archive"
 def file(tmp_path: Path) -> Path:
     """Provide the policy of the documentation."""
     path = tmp_path / "policy.toml"
-    page = (ROOT / "docs" / "security.md").read_text()
+    page = (ROOT / "docs" / "run" / "security.md").read_text()
     path.write_text(page.split("```toml")[1].split("```")[0])
     return path
 

@@ -279,7 +279,7 @@ def test_segments_above_the_high_watermark_are_left_out_and_reported(
     assert (partition["copied_segments"], partition["unsettled_segments"]) == (2, 3)
     assert partition["settled_before_offset"] == 200
     assert "crashed-0: 3 rolled segment(s) not copied: they reach offset 200, and" in done.stderr
-    # Without the file RLM assumes that there is no other replica: docs/copying.md.
+    # Without the file RLM assumes that there is no other replica: docs/understand/copying.md.
     checkpoint.unlink()
     done = sediment(*world.ship_command()[3:])
     assert (done.returncode, done.stderr) == (0, "")

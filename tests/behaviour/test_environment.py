@@ -1,4 +1,4 @@
-"""No variable of the environment sends a client elsewhere than its setting: docs/security.md."""
+"""Check that no variable of the environment sends a client elsewhere than its setting."""
 
 import urllib.request
 from collections.abc import Iterator

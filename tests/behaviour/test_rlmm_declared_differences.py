@@ -1,6 +1,6 @@
 """Test the declared differences from Kafka's own metadata manager: Kafka's result, then ours.
 
-The numbers are those of the table in docs/spi-mapping.md, which a test compares.
+The numbers are those of the table in docs/understand/spi-mapping.md, which a test compares.
 
 Kafka's answer is that of its cache (RemoteLogMetadataCache), as tests.deep.model has it without
 Sediment's additions.
@@ -380,7 +380,7 @@ def test_11_a_deleted_segments_id_is_remembered_until_its_tombstone_is_purged(
 
 
 def test_each_difference_in_the_documentation_has_its_test_here() -> None:
-    page = (ROOT / "docs" / "spi-mapping.md").read_text()
+    page = (ROOT / "docs" / "understand" / "spi-mapping.md").read_text()
     declared = {int(number) for number in re.findall(r"^\| (\d+) \| ", page, re.MULTILINE)}
     tested = {int(number) for name in globals() for number in re.findall(r"^[Tt]est_?(\d+)", name)}
     assert declared == tested == set(range(1, 12))

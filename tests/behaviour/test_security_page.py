@@ -1,4 +1,4 @@
-"""Do what docs/security.md says, and hold those of its claims that have no test elsewhere."""
+"""Do what docs/run/security.md says, and hold those of its claims that have no test elsewhere."""
 
 import os
 import re
@@ -36,7 +36,7 @@ from tests.harness.secured import Deployment, serving_rsm
 
 pytestmark = pytest.mark.deep
 
-PAGE = (ROOT / "docs/security.md").read_text()
+PAGE = (ROOT / "docs/run/security.md").read_text()
 COMMANDS = re.search(r"```sh\n(openssl .*?)```", PAGE, re.DOTALL)
 
 

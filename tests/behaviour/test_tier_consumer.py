@@ -1,4 +1,4 @@
-"""Test the consumer of services.client, and the example in docs/clients/README.md."""
+"""Test the consumer of services.client, and the example in docs/use/clients.md."""
 
 import base64
 import re

@@ -1,4 +1,4 @@
-"""The commands and files of docs/kubernetes.md, as its reader copies them."""
+"""The commands and files of docs/run/kubernetes.md, as its reader copies them."""
 
 import re
 import textwrap
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tests.helm.dockerfile import ROOT
 
-_PAGE = ROOT / "docs" / "kubernetes.md"
+_PAGE = ROOT / "docs" / "run" / "kubernetes.md"
 
 
 def blocks(heading: str, language: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Install the chart in a cluster with the commands of docs/kubernetes.md."""
+"""Install the chart in a cluster with the commands of docs/run/kubernetes.md."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -301,7 +301,7 @@ def test_an_isolation_level_of_a_later_release_is_refused(
 
 
 def test_the_example_of_grpcurl_reads_by_reflection(stack: Stack, log_dir: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "clients" / "README.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "use" / "clients.md").read_text()
     found = re.search(r"grpcurl -plaintext -d '(\{.*?\})' \\\n\s+\S+ (\S+)/(\S+)", page, re.DOTALL)
     assert found is not None
     text, service, method = found.groups()

@@ -1,4 +1,4 @@
-"""The database's primary is killed under load, and its standby takes over (docs/database.md)."""
+"""Kill the database's primary under load; its standby takes over (docs/run/database.md)."""
 
 import time
 from collections.abc import Callable, Iterator

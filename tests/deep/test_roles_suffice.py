@@ -1,4 +1,4 @@
-"""Each party does its work with the roles that docs/security.md names for it.
+"""Each party does its work with the roles that docs/run/security.md names for it.
 
 Runs `sediment up --tls`: RLM ships with its own roles, and the operator's commands run with one set
 of roles after the other.

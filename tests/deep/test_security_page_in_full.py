@@ -1,4 +1,4 @@
-"""Switch TLS, tokens and the policy on for all three services as docs/security.md says."""
+"""Switch TLS, tokens and the policy on for all three services as docs/run/security.md says."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from tests.harness.certificates import TokenIssuer, account
 from tests.harness.eventually import eventually
 from tests.harness.world import linked_log
 
-PAGE = (ROOT / "docs/security.md").read_text()
+PAGE = (ROOT / "docs/run/security.md").read_text()
 _KUBECTL = """\
 #!/bin/sh
 # As a cluster answers the commands of the page.

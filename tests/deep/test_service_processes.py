@@ -155,7 +155,7 @@ def test_a_service_without_tls_and_without_the_choice_of_plaintext_names_both() 
     assert refusal("rlmm", settings) == (
         "no TLS: set RLMM_TLS_CERTIFICATE_FILE, RLMM_TLS_KEY_FILE, RLMM_TLS_CLIENT_CA_FILE and "
         "RLMM_POLICY_FILE, or RLMM_PLAINTEXT=true to serve everyone who reaches the port "
-        "(docs/security.md)"
+        "(docs/run/security.md)"
     )
 
 
@@ -176,7 +176,7 @@ def test_settings_that_a_backend_lacks_are_named() -> None:
 def test_a_mistyped_setting_is_named() -> None:
     line = refusal("rsm", {**S3_SETTINGS, "RSM_SECRET_KEYS": SECRET})
     meant = "RSM_SECRET_KEYS (did you mean RSM_SECRET_KEY?)"
-    assert line == f"unknown setting: {meant}; remove or correct it (see docs/config.md)"
+    assert line == f"unknown setting: {meant}; remove or correct it (see docs/reference/config.md)"
 
 
 def test_a_setting_out_of_bounds_is_named() -> None:

@@ -180,7 +180,7 @@ def statements_sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return sent
 
 
-_PAGE = Path(__file__).parents[2] / "docs" / "database.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "run" / "database.md"
 _ROLE, _OWNER = "rlmm", "sediment"
 
 

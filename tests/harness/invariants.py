@@ -1,4 +1,4 @@
-"""Check the invariants of docs/architecture.md by the audit trail and the rows.
+"""Check the invariants of docs/understand/architecture.md by the audit trail and the rows.
 
 That the bytes are there, and nothing else is, tests ask of the store themselves."""
 

@@ -61,7 +61,7 @@ def health_of(address: str, service: str = "") -> str:
     return str(HealthCheckResponse.ServingStatus.Name(answer.status))
 
 
-_PAGE = Path(__file__).parents[2] / "docs" / "kafka-plugin.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "use" / "kafka-plugin.md"
 _BLOCK = re.compile(r"```yaml\n(.*?)```", re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""Declare the alerts, and write them as Prometheus rules and as the table of docs/alerts.md."""
+"""Declare the alerts, and write them as Prometheus rules and as the table of docs/run/alerts.md."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-RUNBOOKS = "https://github.com/sediment/sediment/blob/main/docs/runbooks"
+RUNBOOKS = "https://github.com/sediment/sediment/blob/main/docs/run/runbooks.md"
 _INTERVAL_MIN = 1
 _DURATION = re.compile(r"\b(\d+)([mh])\b")
 _UNIT_MS = {"m": 60_000, "h": 3_600_000}
@@ -33,7 +33,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Alert:
-    """An alert. Its runbook is docs/runbooks/NAME.md.
+    """An alert. Its runbook is a section of docs/run/runbooks.md.
 
     Attributes:
         for_min: how long the expression must be true, minutes.
@@ -533,7 +533,7 @@ def _expression(alert: Alert, factor: int) -> str:
 
 
 def _annotations(alert: Alert) -> dict[str, str]:
-    return {"summary": alert.summary, "runbook_url": f"{RUNBOOKS}/{alert.name}.md"}
+    return {"summary": alert.summary, "runbook_url": f"{RUNBOOKS}#{alert.name.lower()}"}
 
 
 def rules_yaml() -> str:
@@ -608,7 +608,7 @@ _TIMES = Path(__file__).parent.parent / "alerts" / "times.json"
 
 
 def page() -> str:
-    """Return docs/alerts.md as it should be."""
+    """Return docs/run/alerts.md as it should be."""
     measured = json.loads(_TIMES.read_text())
     faults = (
         f"| {each['alert']} | {each['fault']} | {each['fires_s']:.0f} | {each['clears_s']:.0f} |"
@@ -621,5 +621,5 @@ def _table(alerts: Sequence[Alert]) -> Iterator[str]:
     for alert in alerts:
         duration = f"{alert.for_min} min" if alert.for_min else "at once"
         summary = alert.summary.replace("{{ $labels.", "*").replace(" }}", "*")
-        link = f"[{alert.name}](runbooks/{alert.name}.md)"
+        link = f"[{alert.name}](runbooks.md#{alert.name.lower()})"
         yield f"| {link} | {alert.severity} | {duration} | {summary} |"

@@ -73,7 +73,7 @@ def settings_definition(service: str) -> dict[str, Any]:
     fields = SETTINGS[service].model_json_schema()["properties"]
     return {
         "type": "object",
-        "description": f"Settings of docs/config.md, {service.upper()}_*.",
+        "description": f"Settings of docs/reference/config.md, {service.upper()}_*.",
         "additionalProperties": False,
         "properties": {
             f"{service}_{name}".upper(): _as_text({k: field[k] for k in _KEPT if k in field})
@@ -136,7 +136,7 @@ def files() -> dict[Path, str]:
         _README: readme(),
         CHART / "files" / "alerts.yaml": rules_yaml(),
         CHART / "files" / "dashboard.json": dashboard_json(),
-        CHART.parent / "docs" / "alerts.md": page(),
+        CHART.parent / "docs" / "run" / "alerts.md": page(),
     }
 
 

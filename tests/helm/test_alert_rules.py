@@ -46,7 +46,7 @@ def test_each_alert_is_quiet_until_its_time_and_then_fires(promtool: Path, tmp_p
 def test_alerts_of_brokers_are_quiet_until_their_time_and_then_fire(
     promtool: Path, tmp_path: Path
 ) -> None:
-    """Those that docs/kafka-plugin.md gives for a broker with the plugin."""
+    """Those that docs/use/kafka-plugin.md gives for a broker with the plugin."""
     alerts = broker_alerts()
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(alerts))
     requests = 'kafka_topic_remotefetchrequests_total{topic="orders"}'

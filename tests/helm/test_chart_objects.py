@@ -301,7 +301,7 @@ def test_names_leave_room_for_suffixes_of_kubernetes() -> None:
 
 
 def test_the_objects_that_the_guide_names_exist() -> None:
-    guide = (CHART.parent / "docs" / "kubernetes.md").read_text()
+    guide = (CHART.parent / "docs" / "run" / "kubernetes.md").read_text()
     named = set(re.findall(r"\b(?:deployment|service|job|cronjob)/(sediment-[a-z-]+)", guide))
     named |= set(re.findall(r"\b(sediment-[a-z-]+)\.tier\.svc:50051", guide))
     named |= set(re.findall(r"configmap (sediment-[a-z-]+)", guide))
@@ -326,7 +326,7 @@ def test_the_objects_that_the_guide_gives_are_valid(version: str) -> None:
 
 
 def _yaml_of_the_guide() -> list[Object]:
-    guide = (CHART.parent / "docs" / "kubernetes.md").read_text()
+    guide = (CHART.parent / "docs" / "run" / "kubernetes.md").read_text()
     return [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", guide, re.S)]
 
 

@@ -90,7 +90,7 @@ def test_an_upload_of_before_a_restart_is_found_by_its_whole_key_only(
 def test_after_a_restart_the_delete_of_a_copy_that_never_finished_misses_its_uploads_alone(
     own: MinioServer,
 ) -> None:
-    """docs/repair.md says what becomes of them."""
+    """docs/run/repair.md says what becomes of them."""
     settings, metadata, attempt = settings_for(own.endpoint), a_segment(), "00c0ffee00c0ffee"
     backend, keys = build_backend(settings), segment_keys(settings.prefix, metadata)
     (upload,) = unfinished(backend, keys.log(attempt))

@@ -13,7 +13,7 @@ BILL = ROOT / "kafka_plugin" / "target" / "bom.json"
 
 
 def test_the_page_of_licences_lists_the_jar_and_all_are_allowed() -> None:
-    page = (ROOT / "docs" / "licences.md").read_text()
+    page = (ROOT / "docs" / "reference" / "licences.md").read_text()
     table = page.split("## In the jar of the Kafka plugin")[1]
     rows = [line for line in table.splitlines(keepends=True) if ":" in line]
     assert rows == list(java_rows(components_of(BILL))), "run `make licences`"

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.plugin
 TOPICS = (MIXED, PAYMENTS, PROFILES, TELEMETRY)
 PRODUCERS = (produce_mixed, produce_payments, produce_profiles, produce_telemetry)
 SEGMENTS_AT_LEAST = 24
-PAGE = Path(__file__).parents[2] / "docs" / "kafka-plugin.md"
+PAGE = Path(__file__).parents[2] / "docs" / "use" / "kafka-plugin.md"
 RECORDS = 10
 INDEXES = {
     IndexType.OFFSET: ".index",
@@ -180,7 +180,7 @@ def test_clients_read_from_the_tier(moved: list[Moved]) -> None:
 
 
 def test_jmx_counts_reads_of_the_tier(moved: list[Moved]) -> None:
-    """Kafka's figures and the plugin's, by the names that docs/kafka-plugin.md gives them."""
+    """Kafka's figures and the plugin's, by the names that docs/use/kafka-plugin.md gives them."""
     deployment = moved[0].partition.deployment
     deployment.broker.stop()
     for log_dir in deployment.broker.log_dirs:  # else the broker has the indexes of earlier reads

@@ -71,6 +71,6 @@ def test_jar_is_small(jar: Path) -> None:
 
 
 def test_the_mapping_names_every_reason_of_an_error() -> None:
-    document = (ROOT / "docs" / "spi-mapping.md").read_text()
+    document = (ROOT / "docs" / "understand" / "spi-mapping.md").read_text()
     reasons = REASON_ROW.findall(document)
     assert sorted(reasons) == sorted(cls.reason for cls in every_error_class())

@@ -1,4 +1,4 @@
-"""Write docs/json.md and the schemas in docs/json: `make docs`.
+"""Write docs/reference/json.md and the schemas in docs/reference/json: `make docs`.
 
 The sources are the descriptions beside this file. Tests check every document that a command prints
 against them, and refuse fields that are not described (tests/harness/sediment_command.py).
@@ -82,7 +82,7 @@ def schema_texts() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    docs = Path(__file__).parents[2] / "docs"
+    docs = Path(__file__).parents[2] / "docs" / "reference"
     for old in (docs / "json").glob("*.schema.json"):
         old.unlink()
     for file, schema_text in schema_texts().items():

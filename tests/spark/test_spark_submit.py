@@ -29,8 +29,8 @@ from tests.spark.standalone import StandaloneCluster, standalone_cluster
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 SEGMENTS = 3
 BUCKET = "sweeps-work"
-PAGE = ROOT / "docs" / "sweeps.md"
-REPAIR = ROOT / "docs" / "repair.md"
+PAGE = ROOT / "docs" / "use" / "sweeps.md"
+REPAIR = ROOT / "docs" / "run" / "repair.md"
 USER_PROGRAM = ROOT / "tests" / "spark" / "user_program.py"
 SMALL = ("--executor-memory", "512m")
 

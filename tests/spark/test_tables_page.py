@@ -1,4 +1,4 @@
-"""docs/spark-tables.md and its notebook: columns, options, queries and cells as written."""
+"""docs/use/spark-tables.md and its notebook: columns, options, queries and cells as written."""
 
 import json
 import re

@@ -1,11 +1,11 @@
-"""Check that docs/config.md matches the settings classes."""
+"""Check that docs/reference/config.md matches the settings classes."""
 
 from pathlib import Path
 
 from services.rlm.roles.partition_roles import PartitionSource
 from tests.reference import config_markdown
 
-PAGE = Path(__file__).parents[2] / "docs" / "config.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "config.md"
 
 
 def test_the_page_is_up_to_date() -> None:

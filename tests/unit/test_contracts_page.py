@@ -1,11 +1,11 @@
-"""Check that docs/contracts.md matches protos/."""
+"""Check that docs/reference/contracts.md matches protos/."""
 
 from pathlib import Path
 
 from services.api.roles import RULES
 from tests.contracts_page import contracts_markdown
 
-PAGE = Path(__file__).parents[2] / "docs" / "contracts.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "contracts.md"
 
 
 def test_the_page_is_up_to_date_and_has_every_call() -> None:

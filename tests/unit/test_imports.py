@@ -1,4 +1,4 @@
-"""Check which packages import which (docs/architecture.md), by the import statements."""
+"""Check which packages import which (docs/understand/architecture.md), by the import statements."""
 
 import subprocess
 import sys

@@ -48,8 +48,8 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
 def test_settings_and_metrics_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text()
-    settings = (ROOT / "docs/config.md").read_text()
-    metrics = (ROOT / "docs/metrics.md").read_text()
+    settings = (ROOT / "docs/reference/config.md").read_text()
+    metrics = (ROOT / "docs/reference/metrics.md").read_text()
 
     assert [name for name in SETTING.findall(text) if f"`{name}" not in settings] == []
     assert [name for name in METRIC.findall(text) if f"`{name}" not in metrics] == []

@@ -1,4 +1,4 @@
-"""Check that a test reads each metric of docs/metrics.md.
+"""Check that a test reads each metric of docs/reference/metrics.md.
 
 A test reads a metric if a string of its file has the metric's name, or if the name is one string of
 the file behind another: helpers put the names of related metrics together. The strings of the

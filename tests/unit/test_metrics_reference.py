@@ -1,4 +1,4 @@
-"""Check that docs/metrics.md matches the metrics' declarations."""
+"""Check that docs/reference/metrics.md matches the metrics' declarations."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from services.rlm.scheduler import Scheduler
 from tests.reference import PREFIX, metrics_markdown
 from tests.unit.rlm.kafka_bytes import NAME
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 
 def described() -> list[str]:

@@ -1,11 +1,11 @@
-"""Check that docs/roles.md matches the table of roles."""
+"""Check that docs/reference/roles.md matches the table of roles."""
 
 from pathlib import Path
 
 from services.api.roles import MEANING, RULES, Role
 from tests.reference import roles_markdown
 
-PAGE = Path(__file__).parents[2] / "docs" / "roles.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "roles.md"
 
 
 def test_the_page_is_up_to_date() -> None:

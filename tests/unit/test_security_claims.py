@@ -1,4 +1,4 @@
-"""Check that each claim of docs/security.md names a test, and that the named tests exist."""
+"""Check that each claim of docs/run/security.md names a test, and that the named tests exist."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ import pytest
 
 from hatch_build import ROOT
 
-PAGE = (ROOT / "docs/security.md").read_text()
+PAGE = (ROOT / "docs/run/security.md").read_text()
 NAMED = re.compile(r"`((?:tests|kafka_plugin)/[\w./-]+\.(?:py|java))::(\w+)`")
 BULLET = re.compile(r"^\* (.*(?:\n  .*)*)", re.MULTILINE)
 JAVA_TEST = re.compile(r"@Test[^{;]*?\bvoid (\w+)\(")
@@ -16,7 +16,7 @@ JAVA_TEST = re.compile(r"@Test[^{;]*?\bvoid (\w+)\(")
 
 def _section(title: str) -> str:
     found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
-    assert found is not None, f"docs/security.md has no section {title!r}"
+    assert found is not None, f"docs/run/security.md has no section {title!r}"
     return found[1]
 
 

@@ -1,4 +1,4 @@
-"""Make a broker's properties of docs/strimzi.md as Strimzi does."""
+"""Make a broker's properties of docs/run/strimzi.md as Strimzi does."""
 
 import re
 from typing import Any
@@ -7,8 +7,8 @@ import yaml
 
 from hatch_build import ROOT
 
-PAGE = (ROOT / "docs" / "strimzi.md").read_text()
-INSTALL = (ROOT / "docs" / "kafka-plugin.md").read_text()
+PAGE = (ROOT / "docs" / "run" / "strimzi.md").read_text()
+INSTALL = (ROOT / "docs" / "use" / "kafka-plugin.md").read_text()
 KAFKAS_MANAGER = (
     "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
 )

@@ -16,7 +16,7 @@ from supply_chain.npm import UPLOT, files_of
 from supply_chain.requirements import EXPORT_LOCK, LOCK, locked, sets
 from tests.licences import SETS, installed, packages
 
-PAGE = ROOT / "docs" / "licences.md"
+PAGE = ROOT / "docs" / "reference" / "licences.md"
 EXPORT_POM = ROOT / "supply_chain" / "export" / "pom.xml"
 PIP = re.compile(r"pip\S* (?:--python \S+ )?(?:install|wheel) .*")
 

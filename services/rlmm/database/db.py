@@ -350,7 +350,7 @@ def _our_error(e: SQLAlchemyError | psycopg.Error) -> RemoteStorageError:
         _log.error("rows of the metadata database contradict a change (%s)", state, exc_info=e)
         return CorruptMetadataError(
             f"rows of the metadata database contradict this change ({state}); nothing was changed "
-            "and a retry cannot help: see RLMM's log and docs/database.md#rows-that-contradict"
+            "and a retry cannot help: see RLMM's log and docs/run/database.md#rows-that-contradict"
         )
     if isinstance(e, LostSessionError) or code == "25006":
         reason = str(e) if isinstance(e, LostSessionError) else "it takes no changes"

@@ -58,7 +58,7 @@ def open_transport(settings: ServiceSettings) -> Transport:
     if not settings.has_tls:
         _log.warning(
             "serving without TLS: anyone who can reach this port may read and delete everything; "
-            "set up certificates (docs/security.md)"
+            "set up certificates (docs/run/security.md)"
         )
         return Transport(None, None, has_plain_metrics=True)
     certificate, key = settings.tls_certificate_file, settings.tls_key_file

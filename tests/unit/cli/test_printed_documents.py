@@ -1,4 +1,4 @@
-"""Check that docs/json and docs/json.md describe every command with -o json."""
+"""Check that docs/reference/json and docs/reference/json.md describe every command with -o json."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.harness.sediment_command import check_printed
 from tests.printed.contract import Field, broken_promises, fields_of, promised
 from tests.printed.page import DOCUMENTS, json_markdown, schema_texts
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[3] / "docs" / "reference"
 
 
 def test_the_page_and_the_schemas_are_up_to_date() -> None:

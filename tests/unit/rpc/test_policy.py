@@ -159,7 +159,7 @@ def test_a_policy_that_is_no_text_is_refused() -> None:
 
 
 def test_policy_in_the_documentation_grants_the_stated_roles() -> None:
-    page = (ROOT / "docs" / "security.md").read_text()
+    page = (ROOT / "docs" / "run" / "security.md").read_text()
     shown = policy(page.split("```toml")[1].split("```")[0])
     assert shown.allows(BROKER, frozenset([Role.DELETER]), ALL_TOPICS)
     archive = "spiffe://example.org/ns/shop/sa/orders-archive"

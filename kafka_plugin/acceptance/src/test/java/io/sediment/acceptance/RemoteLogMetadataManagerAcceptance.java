@@ -129,7 +129,7 @@ class RemoteLogMetadataManagerAcceptance {
 
     @Test
     void nextSegmentWithTxnIndexPassesOverAGap() throws Exception {
-        // Kafka's own manager stops there: difference 8 in docs/spi-mapping.md.
+        // Kafka's own manager stops there: difference 8 in docs/understand/spi-mapping.md.
         finished(0, 99, Map.of(0, 0L), true);
         RemoteLogSegmentMetadata second = finished(101, 199, Map.of(0, 101L), false);
         assertEquals(Optional.of(second), rlmm.nextSegmentWithTxnIndex(partition, 0, 0));
