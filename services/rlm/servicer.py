@@ -6,22 +6,21 @@ import grpc
 
 from services.api.replicas import ReplicaService
 from services.rpc.converters.log import (
+    aux_state_query_from_proto,
+    aux_state_to_proto,
     copy_lag_to_proto,
     delta_from_proto,
     describe_page_to_proto,
-    fetch_part_to_proto,
-    fetch_request_from_proto,
-    stops_from_proto,
-)
-from services.rpc.converters.offset_queries import (
     epoch_answers_to_proto,
     epoch_queries_from_proto,
+    fetch_part_to_proto,
+    fetch_request_from_proto,
     found_offsets_to_proto,
     offset_queries_from_proto,
     raised_log_starts_to_proto,
     records_to_delete_from_proto,
+    stops_from_proto,
 )
-from services.rpc.converters.replicas import aux_state_query_from_proto, aux_state_to_proto
 from services.rpc.statuses import status_of_outcome
 from services.rpc.wire import replacing_handlers
 from services.rpc.wire_parts import part_to_wire, parts_handler

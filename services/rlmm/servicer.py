@@ -8,6 +8,7 @@ import grpc
 from services.api.ids import TopicIdPartition, uuid_from_text
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.validation import within
+from services.rpc.converters.fields import items_from_proto, require_set
 from services.rpc.converters.partitions import (
     anomaly_from_proto,
     anomaly_page_to_proto,
@@ -17,33 +18,32 @@ from services.rpc.converters.partitions import (
     export_to_proto,
     freeze_to_proto,
     gap_from_proto,
-    indexed_partitions_from_proto,
     leaderships_from_proto,
     object_deletion_from_proto,
     partition_page_to_proto,
     partitions_from_proto,
-    polled_logs_from_proto,
+    polled_log_from_proto,
+    report_from_proto,
     report_outcome_to_proto,
-    reports_from_proto,
     state_to_proto,
     topic_config_to_proto,
     watch_update_to_proto,
     watched_from_proto,
 )
-from services.rpc.converters.segment_bins import bin_query_from_proto, bins_to_proto
 from services.rpc.converters.segments import (
     add_outcome_to_proto,
     addition_from_proto,
-    additions_from_proto,
+    bin_query_from_proto,
+    bins_to_proto,
     ids_from_proto,
     import_from_proto,
     imported_to_proto,
+    lookup_from_proto,
     lookup_outcomes_to_proto,
-    lookups_from_proto,
     scan_from_proto,
     segment_batch_to_proto,
     segment_page_to_proto,
-    segment_updates_from_proto,
+    segment_update_from_proto,
     sweep_from_proto,
     sweeps_to_proto,
     update_outcome_to_proto,
@@ -52,12 +52,10 @@ from services.rpc.converters.segments import (
 )
 from services.rpc.converters.shared import (
     context_from_proto,
-    items_from_proto,
     metadata_to_proto,
     outcome_to_proto,
     partition_delete_from_proto,
     partition_delete_state,
-    require_set,
     retention_owner,
     segment_id_from_proto,
     segment_state,
@@ -88,7 +86,7 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
     def AddRemoteLogSegmentMetadataBatch(
         self, request: pb.AddRemoteLogSegmentMetadataBatchRequest, context: grpc.ServicerContext
     ) -> pb.AddRemoteLogSegmentMetadataBatchResponse:
-        additions = additions_from_proto(request.adds)
+        additions = items_from_proto(request.adds, "adds", addition_from_proto)
         outcomes = self._manager.add_remote_log_segment_metadata_batch(additions)
         return pb.AddRemoteLogSegmentMetadataBatchResponse(
             outcomes=[add_outcome_to_proto(outcome) for outcome in outcomes]
@@ -109,7 +107,7 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
         request: pb.UpdateRemoteLogSegmentMetadataBatchRequest,
         context: grpc.ServicerContext,
     ) -> pb.UpdateRemoteLogSegmentMetadataBatchResponse:
-        updates = segment_updates_from_proto(request.updates)
+        updates = items_from_proto(request.updates, "updates", segment_update_from_proto)
         outcomes = self._manager.update_remote_log_segment_metadata_batch(updates)
         return pb.UpdateRemoteLogSegmentMetadataBatchResponse(
             outcomes=[update_outcome_to_proto(outcome) for outcome in outcomes]
@@ -136,7 +134,7 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
     def GetRemoteLogSegmentMetadataBatch(
         self, request: pb.GetRemoteLogSegmentMetadataBatchRequest, context: grpc.ServicerContext
     ) -> pb.GetRemoteLogSegmentMetadataBatchResponse:
-        lookups = lookups_from_proto(request.lookups)
+        lookups = items_from_proto(request.lookups, "lookups", lookup_from_proto)
         outcomes = self._manager.remote_log_segment_metadata_batch(lookups)
         return lookup_outcomes_to_proto(outcomes)
 
@@ -248,7 +246,8 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
         self, request: pb.ReportPartitionStateRequest, context: grpc.ServicerContext
     ) -> pb.ReportPartitionStateResponse:
         outcomes = self._manager.report_partition_state(
-            reports_from_proto(request.reports), polled_logs_from_proto(request.polled_logs)
+            items_from_proto(request.reports, "reports", report_from_proto),
+            items_from_proto(request.polled_logs, "polled_logs", polled_log_from_proto),
         )
         return pb.ReportPartitionStateResponse(
             outcomes=[report_outcome_to_proto(outcome) for outcome in outcomes]
@@ -300,7 +299,9 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
     def GetPartitionRevisions(
         self, request: pb.GetPartitionRevisionsRequest, context: grpc.ServicerContext
     ) -> pb.GetPartitionRevisionsResponse:
-        partitions = indexed_partitions_from_proto(request.partitions, "partitions")
+        partitions = items_from_proto(
+            request.partitions, "partitions", topic_id_partition_from_proto
+        )
         revisions = self._manager.partition_revisions(partitions)
         return pb.GetPartitionRevisionsResponse(revisions=revisions)
 
@@ -384,7 +385,8 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
     ) -> pb.ConfirmRebuildResponse:
         with within("context"):
             why = context_from_proto(request.context)
-        return pb.ConfirmRebuildResponse(freeze=freeze_to_proto(self._manager.confirm_rebuild(why)))
+        freeze = self._manager.confirm_rebuild(why)
+        return pb.ConfirmRebuildResponse(freeze=None if freeze is None else freeze_to_proto(freeze))
 
     def GetTopicConfig(
         self, request: pb.GetTopicConfigRequest, context: grpc.ServicerContext

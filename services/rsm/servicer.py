@@ -8,11 +8,10 @@ import grpc
 from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects
 from services.api.validation import within
 from services.rpc.converters import storage as convert
+from services.rpc.converters.fields import items_from_proto, require_set
 from services.rpc.converters.shared import (
     index_type,
-    items_from_proto,
     metadata_from_proto,
-    require_set,
 )
 from services.rpc.converters.storage import CopyRequest, copy_from_proto, read_segment_from_proto
 from services.rpc.statuses import status_of_outcome
@@ -116,14 +115,15 @@ class RemoteStorageManagerServicer(pb_grpc.RemoteStorageManagerServicer):
         self, request: pb.DeleteSegmentObjectsRequest, context: grpc.ServicerContext
     ) -> pb.DeleteSegmentObjectsResponse:
         outcomes = self._manager.objects.delete_segment_objects(
-            convert.deletes_from_proto(request), committed_copies=request.committed_copies
+            items_from_proto(request.objects, "objects", convert.object_to_delete_from_proto),
+            committed_copies=request.committed_copies,
         )
         return pb.DeleteSegmentObjectsResponse(outcomes=map(status_of_outcome, outcomes))
 
     def AbortMultipartUploads(
         self, request: pb.AbortMultipartUploadsRequest, context: grpc.ServicerContext
     ) -> pb.AbortMultipartUploadsResponse:
-        uploads = convert.uploads_to_delete_from_proto(request)
+        uploads = items_from_proto(request.uploads, "uploads", convert.upload_to_delete_from_proto)
         outcomes = self._manager.objects.abort_multipart_uploads(uploads)
         return pb.AbortMultipartUploadsResponse(outcomes=map(status_of_outcome, outcomes))
 

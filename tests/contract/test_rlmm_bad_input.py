@@ -171,7 +171,7 @@ BAD: list[tuple[str, Spoil, grpc.StatusCode, str]] = [
         "UpdateRemoteLogSegmentMetadataBatch",
         added_to("updates", pb.UpdateRemoteLogSegmentMetadataRequest()),
         INVALID,
-        "updates[1].update.remote_log_segment_id: must be set",
+        "updates[1].update: must be set",
     ),
     *(
         (
@@ -323,7 +323,12 @@ BAD: list[tuple[str, Spoil, grpc.StatusCode, str]] = [
     ("BinRemoteLogSegments", put("bins", 0), INVALID, "bins: must be 1 to 2,000"),
     ("BinRemoteLogSegments", put("first", -1), INVALID, "first: must be 0 to"),
     ("ScanRemoteLogSegments", added_to("columns", "size"), INVALID, "columns: must be some of"),
-    ("ScanRemoteLogSegments", added_to("delete_states", 0), INVALID, "delete_states: must be set"),
+    (
+        "ScanRemoteLogSegments",
+        added_to("delete_states", 0),
+        INVALID,
+        "delete_states[0]: must be set",
+    ),
 ]
 
 

@@ -26,21 +26,20 @@ from services.api.replicas import AuxStateQuery, RemoteLogAuxState, ReplicaServi
 from services.rpc.client.calls import call_once, call_stream
 from services.rpc.client.channel import peer_of
 from services.rpc.converters.log import (
+    aux_state_from_proto,
+    aux_state_query_to_proto,
     copy_lag_from_proto,
     delta_to_proto,
     describe_page_from_proto,
-    fetch_request_to_proto,
-    stops_to_proto,
-)
-from services.rpc.converters.offset_queries import (
     epoch_answers_from_proto,
     epoch_queries_to_proto,
+    fetch_request_to_proto,
     found_offsets_from_proto,
     offset_queries_to_proto,
     raised_log_starts_from_proto,
     records_to_delete_to_proto,
+    stops_to_proto,
 )
-from services.rpc.converters.replicas import aux_state_from_proto, aux_state_query_to_proto
 from services.rpc.statuses import outcome_of
 from services.rpc.wire_parts import fetching_parts_method
 from tieredstorage.v1 import remote_log_manager_pb2 as pb

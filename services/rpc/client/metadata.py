@@ -81,10 +81,11 @@ from services.rpc.converters.partitions import (
     watch_update_from_proto,
     watched_to_proto,
 )
-from services.rpc.converters.segment_bins import bin_query_to_proto, bins_from_proto
 from services.rpc.converters.segments import (
-    add_outcome_from_proto,
     addition_to_proto,
+    bin_query_to_proto,
+    bins_from_proto,
+    change_outcome_from_proto,
     import_to_proto,
     imported_from_proto,
     lookup_outcome_from_proto,
@@ -95,7 +96,6 @@ from services.rpc.converters.segments import (
     segment_update_to_proto,
     sweep_to_proto,
     sweeps_from_proto,
-    update_outcome_from_proto,
     verification_page_from_proto,
     verification_to_proto,
 )
@@ -157,7 +157,7 @@ class RemoteLogMetadataManagerClient:
         )
         method = self._stub.AddRemoteLogSegmentMetadataBatch
         reply = call_once(method, request, self._peer, BULK_TIMEOUT_S)
-        return [add_outcome_from_proto(outcome) for outcome in reply.outcomes]
+        return [change_outcome_from_proto(outcome) for outcome in reply.outcomes]
 
     def update_remote_log_segment_metadata(
         self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
@@ -176,7 +176,7 @@ class RemoteLogMetadataManagerClient:
         )
         method = self._stub.UpdateRemoteLogSegmentMetadataBatch
         reply = call_once(method, request, self._peer, BULK_TIMEOUT_S)
-        return [update_outcome_from_proto(outcome) for outcome in reply.outcomes]
+        return [change_outcome_from_proto(outcome) for outcome in reply.outcomes]
 
     def renew_copy_leases(
         self, segment_ids: Sequence[RemoteLogSegmentId], lease_ms: int, broker_id: int
@@ -405,7 +405,8 @@ class RemoteLogMetadataManagerClient:
     def list_events(
         self, query: EventQuery, *, page_size: int = 0, page_token: str = ""
     ) -> EventPage:
-        request = event_query_to_proto(query, page_size, page_token)
+        request = event_query_to_proto(query)
+        request.page_size, request.page_token = page_size, page_token
         return event_page_from_proto(call_once(self._stub.ListEvents, request, self._peer))
 
     def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
@@ -511,7 +512,8 @@ class RemoteLogMetadataManagerClient:
     def list_anomalies(
         self, query: AnomalyQuery = ALL_ANOMALIES, *, page_size: int = 0, page_token: str = ""
     ) -> AnomalyPage:
-        request = anomaly_query_to_proto(query, page_size, page_token)
+        request = anomaly_query_to_proto(query)
+        request.page_size, request.page_token = page_size, page_token
         return anomaly_page_from_proto(call_once(self._stub.ListAnomalies, request, self._peer))
 
     def report_verification(self, run: VerificationRun, topics: Sequence[VerifiedTopic]) -> None:

@@ -135,7 +135,8 @@ class SegmentObjectsClient:
     def list_segment_objects(
         self, query: ObjectQuery, *, page_size: int = 0, page_token: str = ""
     ) -> ObjectPage:
-        request = convert.object_query_to_proto(query, page_size, page_token)
+        request = convert.object_query_to_proto(query)
+        request.page_size, request.page_token = page_size, page_token
         return convert.object_page_from_proto(
             call_once(self._stub.ListSegmentObjects, request, self._peer)
         )

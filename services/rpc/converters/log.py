@@ -1,94 +1,72 @@
 """Convert the messages of remote_log_manager.proto."""
 
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
 
-from services.api.errors import InvalidRequestError
+from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
 from services.api.lineage import EpochEnd
+from services.api.offset_queries import (
+    EpochAnswer,
+    EpochQuery,
+    FoundOffset,
+    OffsetQueries,
+    RaisedLogStart,
+    RecordsToDelete,
+)
 from services.api.remote_log_manager import (
     AbortedTransaction,
     CopyLag,
     DescribePage,
     FetchPart,
-    FetchPartition,
     FetchRequest,
     FetchRole,
     IsolationLevel,
-    LeadershipChange,
     LeadershipDelta,
-    PartitionDescription,
     PartitionStops,
-    Problem,
-    StopPartition,
 )
+from services.api.replicas import AuxStateQuery, RemoteLogAuxState
+from services.rpc.converters.fields import converters, items_from_proto
 from services.rpc.converters.shared import (
-    EnumConverter,
     fetch_error,
-    items_from_proto,
-    partition_of,
-    partition_role,
-    problem_kind,
+    lineage_from_proto,
+    lineage_to_proto,
     record_source,
-    stop_reason,
+    segment_id_from_proto,
+    segment_id_to_proto,
     topic_id_partition_from_proto,
     topic_id_partition_to_proto,
 )
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
 
-_fetch_role = EnumConverter(FetchRole, pb.FetchRole, "FETCH_ROLE_")
+SNAPSHOT_CHUNK_BYTES = 256 * 1024
 
-isolation_level = EnumConverter(IsolationLevel, pb.IsolationLevel, "ISOLATION_LEVEL_")
-
-
-def fetch_request_to_proto(request: FetchRequest) -> pb.FetchRequest:
-    return pb.FetchRequest(
-        partitions=[
-            pb.FetchPartition(
-                topic_id_partition=topic_id_partition_to_proto(p.topic_id_partition),
-                fetch_offset=p.fetch_offset,
-                max_bytes=p.max_bytes,
-                current_leader_epoch=p.current_leader_epoch,
-                last_fetched_epoch=p.last_fetched_epoch,
-            )
-            for p in request.partitions
-        ],
-        max_bytes=request.max_bytes,
-        isolation_level=isolation_level.to_proto(request.isolation_level),
-        max_wait_ms=request.max_wait_ms,
-        min_bytes=request.min_bytes,
-        role=_fetch_role.to_proto(request.role),
-    )
-
-
-def fetch_request_from_proto(message: pb.FetchRequest) -> FetchRequest:
-    role = FetchRole.CONSUMER
-    if message.role != pb.FETCH_ROLE_UNSPECIFIED:
-        role = _fetch_role.from_proto(message.role, "role")
-    partitions = items_from_proto(message.partitions, "partitions", _fetch_partition_from_proto)
-    isolation = isolation_from_proto(message.isolation_level)
-    return FetchRequest(
-        partitions, message.max_bytes, isolation, message.max_wait_ms, message.min_bytes, role
-    )
-
-
-def isolation_from_proto(number: "pb.IsolationLevel.ValueType") -> IsolationLevel:
-    """Read an isolation level; UNSPECIFIED means READ_UNCOMMITTED."""
-    if number == pb.ISOLATION_LEVEL_UNSPECIFIED:
-        return IsolationLevel.READ_UNCOMMITTED
-    return isolation_level.from_proto(number, "isolation_level")
-
-
-def _fetch_partition_from_proto(message: pb.FetchPartition) -> FetchPartition:
-    tp = partition_of(message)
-    return FetchPartition(
-        tp,
-        message.fetch_offset,
-        message.max_bytes,
-        message.current_leader_epoch if message.HasField("current_leader_epoch") else None,
-        message.last_fetched_epoch if message.HasField("last_fetched_epoch") else None,
-    )
+fetch_request_to_proto, fetch_request_from_proto = converters(
+    FetchRequest,
+    pb.FetchRequest,
+    unset={"role": FetchRole.CONSUMER, "isolation_level": IsolationLevel.READ_UNCOMMITTED},
+)
+_epoch_end_to_proto, _epoch_end_from_proto = converters(EpochEnd, pb.EpochEnd)
+_aborted_to_proto, _aborted_from_proto = converters(AbortedTransaction, pb.AbortedTransaction)
+describe_page_to_proto, describe_page_from_proto = converters(
+    DescribePage, pb.DescribePartitionsResponse
+)
+copy_lag_to_proto, copy_lag_from_proto = converters(CopyLag, pb.GetCopyLagResponse)
+_delta_to_proto, delta_from_proto = converters(LeadershipDelta, pb.OnLeadershipChangeRequest)
+stops_to_proto, stops_from_proto = converters(PartitionStops, pb.StopPartitionsRequest)
+offset_queries_to_proto, offset_queries_from_proto = converters(
+    OffsetQueries, pb.ListOffsetsRequest, unset={"isolation_level": IsolationLevel.READ_UNCOMMITTED}
+)
+_found_offset_to_proto, _found_offset_from_proto = converters(FoundOffset, pb.FoundOffset)
+_epoch_query_to_proto, _epoch_query_from_proto = converters(EpochQuery, pb.EpochQuery)
+_epoch_answer_to_proto, _epoch_answer_from_proto = converters(EpochAnswer, pb.EpochAnswer)
+_deletion_to_proto, _deletion_from_proto = converters(RecordsToDelete, pb.RecordsToDelete)
+_raised_to_proto, _raised_from_proto = converters(RaisedLogStart, pb.RaisedLogStart)
+aux_state_query_to_proto, aux_state_query_from_proto = converters(
+    AuxStateQuery, pb.BuildRemoteLogAuxStateRequest
+)
 
 
 def fetch_part_to_proto(part: FetchPart, *, with_records: bool = True) -> pb.FetchResponse:
+    end = part.diverging_epoch
     message = pb.FetchResponse(
         topic_id_partition=topic_id_partition_to_proto(part.topic_id_partition),
         error=fetch_error.to_proto(part.error),
@@ -97,23 +75,14 @@ def fetch_part_to_proto(part: FetchPart, *, with_records: bool = True) -> pb.Fet
         last_stable_offset=part.last_stable_offset,
         log_start_offset=part.log_start_offset,
         record_batches=part.record_batches if with_records else b"",
-        aborted_transactions=[
-            pb.AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
-            for each in part.aborted_transactions
-        ],
-        diverging_epoch=epoch_end_to_proto(part.diverging_epoch),
+        aborted_transactions=map(_aborted_to_proto, part.aborted_transactions),
+        diverging_epoch=None if end is None else _epoch_end_to_proto(end),
         throttle_time_ms=part.throttle_time_ms,
         metadata_age_ms=part.metadata_age_ms,
     )
     if part.source is not None:
         message.source = record_source.to_proto(part.source)
     return message
-
-
-def epoch_end_to_proto(end: EpochEnd | None) -> pb.EpochEnd | None:
-    if end is None:
-        return None
-    return pb.EpochEnd(leader_epoch=end.leader_epoch, end_offset=end.end_offset)
 
 
 def fetch_part_from_proto(message: pb.FetchResponse, records: bytes | memoryview) -> FetchPart:
@@ -129,117 +98,10 @@ def fetch_part_from_proto(message: pb.FetchResponse, records: bytes | memoryview
         log_start_offset=message.log_start_offset,
         pieces=(records,) if records else (),
         source=record_source.from_proto(message.source, "source") if has_source else None,
-        aborted_transactions=tuple(
-            AbortedTransaction(each.first_offset, each.producer_id)
-            for each in message.aborted_transactions
-        ),
-        diverging_epoch=EpochEnd(end.leader_epoch, end.end_offset) if diverges else None,
+        aborted_transactions=tuple(map(_aborted_from_proto, message.aborted_transactions)),
+        diverging_epoch=_epoch_end_from_proto(end) if diverges else None,
         throttle_time_ms=message.throttle_time_ms,
         metadata_age_ms=message.metadata_age_ms if message.HasField("metadata_age_ms") else None,
-    )
-
-
-def describe_page_to_proto(page: DescribePage) -> pb.DescribePartitionsResponse:
-    return pb.DescribePartitionsResponse(
-        partitions=[_description_to_proto(d) for d in page.partitions],
-        next_page_token=page.next_page_token,
-        log_dir_problems=[_problem_to_proto(p) for p in page.log_dir_problems],
-    )
-
-
-def describe_page_from_proto(message: pb.DescribePartitionsResponse) -> DescribePage:
-    return DescribePage(
-        partitions=tuple(_description_from_proto(d) for d in message.partitions),
-        next_page_token=message.next_page_token,
-        log_dir_problems=tuple(_problem_from_proto(p) for p in message.log_dir_problems),
-    )
-
-
-def _description_to_proto(d: PartitionDescription) -> pb.PartitionDescription:
-    message = pb.PartitionDescription(
-        topic_id_partition=topic_id_partition_to_proto(d.topic_id_partition),
-        leader_id=d.leader_id,
-        leader_epoch=d.leader_epoch,
-        log_start_offset=d.log_start_offset,
-        local_log_start_offset=d.local_log_start_offset,
-        last_stable_offset=d.last_stable_offset,
-        log_end_offset=d.log_end_offset,
-        copied_through_offset=d.copied_through_offset,
-        local_segments=d.local_segments,
-        local_size_bytes=d.local_size_bytes,
-        pending_segments=d.pending_segments,
-        pending_size_bytes=d.pending_size_bytes,
-        remote_segments=d.remote_segments,
-        remote_size_bytes=d.remote_size_bytes,
-        problems=[_problem_to_proto(p) for p in d.problems],
-    )
-    if d.role is not None:
-        message.role = partition_role.to_proto(d.role)
-    return message
-
-
-def _description_from_proto(message: pb.PartitionDescription) -> PartitionDescription:
-    has_role = message.role != pb.PARTITION_ROLE_UNSPECIFIED
-    return PartitionDescription(
-        topic_id_partition=topic_id_partition_from_proto(message.topic_id_partition),
-        leader_id=message.leader_id,
-        leader_epoch=message.leader_epoch,
-        log_start_offset=message.log_start_offset,
-        local_log_start_offset=message.local_log_start_offset,
-        last_stable_offset=message.last_stable_offset,
-        log_end_offset=message.log_end_offset,
-        copied_through_offset=message.copied_through_offset,
-        local_segments=message.local_segments,
-        local_size_bytes=message.local_size_bytes,
-        pending_segments=message.pending_segments,
-        pending_size_bytes=message.pending_size_bytes,
-        remote_segments=message.remote_segments,
-        remote_size_bytes=message.remote_size_bytes,
-        problems=tuple(_problem_from_proto(p) for p in message.problems),
-        role=partition_role.from_proto(message.role, "role") if has_role else None,
-    )
-
-
-def _problem_to_proto(problem: Problem) -> pb.Problem:
-    return pb.Problem(
-        kind=problem_kind.to_proto(problem.kind),
-        path=problem.path,
-        message=problem.message,
-        offset=problem.offset,
-        held_segments=problem.held_segments,
-    )
-
-
-def _problem_from_proto(message: pb.Problem) -> Problem:
-    return Problem(
-        kind=problem_kind.from_proto(message.kind, "kind"),
-        path=message.path,
-        message=message.message,
-        offset=message.offset if message.HasField("offset") else None,
-        held_segments=message.held_segments,
-    )
-
-
-def copy_lag_to_proto(lag: CopyLag) -> pb.GetCopyLagResponse:
-    return pb.GetCopyLagResponse(**asdict(lag))
-
-
-def copy_lag_from_proto(message: pb.GetCopyLagResponse) -> CopyLag:
-    has_oldest = message.HasField("oldest_timestamp_ms")
-    has_used = message.HasField("local_retention_used")
-    return CopyLag(
-        broker_id=message.broker_id,
-        partitions=message.partitions,
-        lagging_partitions=message.lagging_partitions,
-        held_back_partitions=message.held_back_partitions,
-        uncopied_segments=message.uncopied_segments,
-        uncopied_bytes=message.uncopied_bytes,
-        oldest_timestamp_ms=message.oldest_timestamp_ms if has_oldest else None,
-        local_retention_used=message.local_retention_used if has_used else None,
-        drained=message.drained,
-        unchecked_partitions=message.unchecked_partitions,
-        lost_partitions=message.lost_partitions,
-        earlier_histories=message.earlier_histories,
     )
 
 
@@ -249,47 +111,92 @@ def delta_to_proto(delta: LeadershipDelta) -> pb.OnLeadershipChangeRequest:
     Raises:
         InvalidRequestError: if a change has no leader epoch, which the message requires.
     """
-    return pb.OnLeadershipChangeRequest(changes=[_change_to_proto(c) for c in delta.changes])
-
-
-def _change_to_proto(change: LeadershipChange) -> pb.LeadershipChange:
-    if change.leader_epoch is None:
+    if any(change.leader_epoch is None for change in delta.changes):
         raise InvalidRequestError("changes.leader_epoch: must be set")
-    return pb.LeadershipChange(
-        topic_id_partition=topic_id_partition_to_proto(change.topic_id_partition),
-        leader_epoch=change.leader_epoch,
-        role=partition_role.to_proto(change.role),
+    return _delta_to_proto(delta)
+
+
+def found_offsets_to_proto(found: Iterable[FoundOffset]) -> pb.ListOffsetsResponse:
+    return pb.ListOffsetsResponse(answers=map(_found_offset_to_proto, found))
+
+
+def found_offsets_from_proto(message: pb.ListOffsetsResponse) -> list[FoundOffset]:
+    return list(map(_found_offset_from_proto, message.answers))
+
+
+def epoch_queries_to_proto(queries: Sequence[EpochQuery]) -> pb.OffsetForLeaderEpochRequest:
+    return pb.OffsetForLeaderEpochRequest(queries=map(_epoch_query_to_proto, queries))
+
+
+def epoch_queries_from_proto(message: pb.OffsetForLeaderEpochRequest) -> tuple[EpochQuery, ...]:
+    return items_from_proto(message.queries, "queries", _epoch_query_from_proto)
+
+
+def epoch_answers_to_proto(answers: Iterable[EpochAnswer]) -> pb.OffsetForLeaderEpochResponse:
+    return pb.OffsetForLeaderEpochResponse(answers=map(_epoch_answer_to_proto, answers))
+
+
+def epoch_answers_from_proto(message: pb.OffsetForLeaderEpochResponse) -> list[EpochAnswer]:
+    return list(map(_epoch_answer_from_proto, message.answers))
+
+
+def records_to_delete_to_proto(wanted: Sequence[RecordsToDelete]) -> pb.DeleteRecordsRequest:
+    return pb.DeleteRecordsRequest(partitions=map(_deletion_to_proto, wanted))
+
+
+def records_to_delete_from_proto(message: pb.DeleteRecordsRequest) -> tuple[RecordsToDelete, ...]:
+    return items_from_proto(message.partitions, "partitions", _deletion_from_proto)
+
+
+def raised_log_starts_to_proto(raised: Iterable[RaisedLogStart]) -> pb.DeleteRecordsResponse:
+    return pb.DeleteRecordsResponse(answers=map(_raised_to_proto, raised))
+
+
+def raised_log_starts_from_proto(message: pb.DeleteRecordsResponse) -> list[RaisedLogStart]:
+    return list(map(_raised_from_proto, message.answers))
+
+
+def aux_state_to_proto(state: RemoteLogAuxState) -> Iterator[pb.BuildRemoteLogAuxStateResponse]:
+    """Yield the header, then the snapshot in chunks."""
+    header = pb.RemoteLogAuxStateHeader(
+        next_offset=state.next_offset,
+        log_start_offset=state.log_start_offset,
+        leader_epochs=lineage_to_proto(state.lineage),
+        producer_snapshot_bytes=len(state.producer_snapshot),
+        remote_log_segment_id=segment_id_to_proto(state.segment_id),
     )
+    yield pb.BuildRemoteLogAuxStateResponse(header=header)
+    for at in range(0, len(state.producer_snapshot), SNAPSHOT_CHUNK_BYTES):
+        chunk = state.producer_snapshot[at : at + SNAPSHOT_CHUNK_BYTES]
+        yield pb.BuildRemoteLogAuxStateResponse(producer_snapshot=chunk)
 
 
-def delta_from_proto(message: pb.OnLeadershipChangeRequest) -> LeadershipDelta:
-    return LeadershipDelta(items_from_proto(message.changes, "changes", _change_from_proto))
+def aux_state_from_proto(
+    messages: Iterable[pb.BuildRemoteLogAuxStateResponse],
+) -> RemoteLogAuxState:
+    """Join the parts.
 
-
-def _change_from_proto(message: pb.LeadershipChange) -> LeadershipChange:
-    tp = partition_of(message)
-    role = partition_role.from_proto(message.role, "role")
-    return LeadershipChange(tp, message.leader_epoch, role)
-
-
-def stops_to_proto(stops: PartitionStops) -> pb.StopPartitionsRequest:
-    return pb.StopPartitionsRequest(
-        partitions=[
-            pb.StopPartition(
-                topic_id_partition=topic_id_partition_to_proto(stop.topic_id_partition),
-                leader_epoch=stop.leader_epoch,
-                reason=stop_reason.to_proto(stop.reason),
-            )
-            for stop in stops.partitions
-        ]
+    Raises:
+        RetriableRemoteStorageError: if the stream is not a header and a snapshot of its size.
+    """
+    header, pieces, size_bytes = pb.RemoteLogAuxStateHeader(), [], 0
+    for message in messages:
+        if message.HasField("header"):
+            header = message.header
+        else:
+            pieces.append(message.producer_snapshot)
+            size_bytes += len(message.producer_snapshot)
+        if size_bytes > header.producer_snapshot_bytes:
+            break
+    if not header.next_offset or size_bytes != header.producer_snapshot_bytes:
+        raise RetriableRemoteStorageError(
+            f"the answer has {size_bytes} bytes of a producer snapshot of "
+            f"{header.producer_snapshot_bytes}; retry"
+        )
+    return RemoteLogAuxState(
+        header.next_offset,
+        header.log_start_offset,
+        lineage_from_proto(header.leader_epochs, "leader_epochs"),
+        b"".join(pieces),
+        segment_id_from_proto(header.remote_log_segment_id),
     )
-
-
-def stops_from_proto(message: pb.StopPartitionsRequest) -> PartitionStops:
-    return PartitionStops(items_from_proto(message.partitions, "partitions", _stop_from_proto))
-
-
-def _stop_from_proto(message: pb.StopPartition) -> StopPartition:
-    tp = partition_of(message)
-    leader_epoch = message.leader_epoch if message.HasField("leader_epoch") else None
-    return StopPartition(tp, leader_epoch, stop_reason.from_proto(message.reason, "reason"))

@@ -30,14 +30,15 @@ from services.api.segments import (
     segment_leader_epochs,
 )
 from services.api.topic_config import RetentionOwner, StoredTopicConfig
+from services.rpc.converters.fields import converters, items_from_proto
 from services.rpc.converters.log import fetch_request_from_proto
 from services.rpc.converters.partitions import (
     partition_page_from_proto,
     partition_page_to_proto,
+    report_from_proto,
     report_outcome_from_proto,
     report_outcome_to_proto,
     report_to_proto,
-    reports_from_proto,
     state_from_proto,
     state_to_proto,
     topic_config_from_proto,
@@ -200,7 +201,7 @@ STATES = st.builds(
 def test_report_is_equal_after_conversion(report: PartitionReport) -> None:
     message = metadata_pb.ReportPartitionStateRequest(reports=[report_to_proto(report)] * 2)
     over_the_wire = type(message).FromString(message.SerializeToString())
-    assert reports_from_proto(over_the_wire.reports) == (report, report)
+    assert [report_from_proto(each) for each in over_the_wire.reports] == [report, report]
 
 
 @given(STATES)
@@ -231,10 +232,10 @@ def test_refused_report_converts_to_its_error() -> None:
 def test_a_malformed_report_is_refused_by_path() -> None:
     good = report_to_proto(PartitionReport(TP, 1, 1, 1, Lineage(), 0, 0, 0, 0, 0, 0))
     with pytest.raises(InvalidRequestError, match=r"^reports\[1\]\.topic_id_part"):
-        reports_from_proto([good, metadata_pb.PartitionReport()])
+        items_from_proto([good, metadata_pb.PartitionReport()], "reports", report_from_proto)
     good.high_watermark = 1
     with pytest.raises(InvalidRequestError, match=r"^reports\[0\]\.high_watermark: must"):
-        reports_from_proto([good])
+        items_from_proto([good], "reports", report_from_proto)
 
 
 @given(
@@ -388,3 +389,8 @@ def test_a_malformed_segment_is_refused_each_time_it_is_read() -> None:
     for _ in range(2):
         with pytest.raises(InvalidRequestError, match=r"^end_offset"):
             read_segment_from_proto(message)
+
+
+def test_a_message_and_a_dataclass_with_different_fields_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"report_number.*revision"):
+        converters(PartitionReport, metadata_pb.PartitionSummary)
