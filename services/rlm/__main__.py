@@ -16,7 +16,6 @@ from services.common.settings import split_address
 from services.rlm.collectors import (
     EXPIRATION_SECONDS_SINCE_LAST_SUCCESS,
     FOLLOWER_SECONDS_SINCE_LAST_SUCCESS,
-    LOCAL_RETENTION_SECONDS_SINCE_LAST_SUCCESS,
     REMOVAL_SECONDS_SINCE_LAST_SUCCESS,
     SECONDS_SINCE_LAST_SUCCESS,
     LastPollCollector,
@@ -47,7 +46,6 @@ from services.rlm.kafka_admin.security import KafkaSecurityError
 from services.rlm.kafka_log.partition_dir import LogDirError
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.metrics import DIRECT_READ_BYTES, DIRECT_READ_FAILURES
-from services.rlm.retention.local_files import LogDirLocks
 from services.rlm.roles.partition_roles import PartitionSource
 from services.rlm.servicer import add_to_server
 from services.rlm.settings import RlmSettings
@@ -77,7 +75,6 @@ def main() -> None:
             (manager.scheduler, SECONDS_SINCE_LAST_SUCCESS),
             (manager.expiration_scheduler, EXPIRATION_SECONDS_SINCE_LAST_SUCCESS),
             (manager.follower_scheduler, FOLLOWER_SECONDS_SINCE_LAST_SUCCESS),
-            (manager.local_retention_scheduler, LOCAL_RETENTION_SECONDS_SINCE_LAST_SUCCESS),
             (manager.removal_scheduler, REMOVAL_SECONDS_SINCE_LAST_SUCCESS),
         ):
             REGISTRY.register(LastSuccessCollector(scheduler, gauge, max_topics))
@@ -175,7 +172,6 @@ def _build_manager(
         copier_threads=settings.remote_log_manager_copier_thread_pool_size,
         expiration_threads=settings.remote_log_manager_expiration_thread_pool_size,
         follower_threads=settings.remote_log_manager_follower_thread_pool_size,
-        local_retention_interval_s=settings.log_retention_check_interval_ms / 1000,
         # Waiting fetches leave as many threads to others.
         purgatory=PurgatoryLimits(max(settings.stream_threads // 2, 1)),
         list_offsets_timeout_s=settings.remote_list_offsets_request_timeout_ms / 1000,
@@ -222,7 +218,6 @@ def _build_manager(
             window_s=settings.remote_log_manager_copy_quota_window_size_seconds,
         ),
     )
-    owned = _owned_directories(settings)
     try:
         return BrokerRemoteLogManager(
             settings.log_dirs,
@@ -232,7 +227,6 @@ def _build_manager(
             source=settings.partition_source,
             logs=direct_reader(rsm) if settings.direct_reads else None,
             cluster=_polled_cluster(settings),
-            owned=owned,
         )
     except LogDirError as e:
         raise SystemExit(f"RLM_LOG_DIRS: {e}") from e
@@ -262,16 +256,6 @@ def _index_files(settings: RlmSettings) -> IndexFileLimits | None:
         total_bytes=settings.remote_log_index_file_cache_total_size_bytes,
         ttl_s=None if ttl_ms < 0 else ttl_ms / 1000,
     )
-
-
-def _owned_directories(settings: RlmSettings) -> LogDirLocks | None:
-    """Lock the log directories until the process ends; return None if a broker owns them."""
-    if not settings.local_retention_enforce:
-        return None
-    try:
-        return LogDirLocks(settings.log_dirs)
-    except LogDirError as e:
-        raise SystemExit(f"RLM_LOCAL_RETENTION_ENFORCE: {e}") from e
 
 
 def _polled_cluster(settings: RlmSettings) -> PolledCluster | None:

@@ -63,12 +63,6 @@ FOLLOWER_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
     ("topic", "partition"),
 )
 
-LOCAL_RETENTION_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
-    "sediment_rlm_local_retention_seconds_since_last_success",
-    _SINCE_LAST_SUCCESS.format("local retention pass"),
-    ("topic", "partition"),
-)
-
 REMOVAL_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
     "sediment_rlm_removal_seconds_since_last_success",
     _SINCE_LAST_SUCCESS.format("removal step"),

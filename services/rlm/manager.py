@@ -74,8 +74,6 @@ from services.rlm.metrics import MAX_TOPICS, TopicCounts
 from services.rlm.partition import Partition, new_partition
 from services.rlm.reporting import Reporter
 from services.rlm.retention.expiration_task import Expiration
-from services.rlm.retention.local_files import LogDirLocks
-from services.rlm.retention.local_task import LocalRetention
 from services.rlm.retention.snapshot import MAX_SEGMENTS
 from services.rlm.revisions import Revisions
 from services.rlm.roles.partition_remover import RemotePartitionRemover
@@ -101,7 +99,6 @@ _INDEX_CACHE = "upkeep of the index cache"
 _STARTS_NOTHING = "drained: starting no copy and no deletion until that is cancelled, or a restart"
 _STARTS_AGAIN = "not drained any more: starting copies and deletions again"
 _REMOVER_THREADS = 2
-_LOCAL_RETENTION_THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +112,6 @@ class RlmLimits:
     follower_threads: int = 2
     report_interval_s: float = 300.0
     remover_interval_s: float = 3600.0
-    local_retention_interval_s: float = 300.0
     deletion_grace_ms: int = 3_600_000
     poll_interval_s: float = 30.0
     backoff: Backoff = field(default_factory=lambda: Backoff(initial_s=0.5, max_s=30.0))
@@ -141,8 +137,6 @@ class BrokerRemoteLogManager:
     Args:
         source: the source of roles.
         cluster: the cluster that source POLLER polls.
-        owned: locks of `log_dirs`, with which local retention is applied here; None if a broker
-            owns the directories.
         logs: reads logs of the tier; None if `rsm` does.
 
     Raises:
@@ -159,7 +153,6 @@ class BrokerRemoteLogManager:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         source: PartitionSource = PartitionSource.STATIC,
         cluster: PolledCluster | None = None,
-        owned: LogDirLocks | None = None,
         logs: LogSource | None = None,
     ) -> None:
         limits = limits or RlmLimits()
@@ -195,7 +188,6 @@ class BrokerRemoteLogManager:
             self.scheduler,
             self.expiration_scheduler,
             self.follower_scheduler,
-            self.local_retention_scheduler,
             self.report_scheduler,
             self.removal_scheduler,
             self.poll_scheduler,
@@ -209,7 +201,6 @@ class BrokerRemoteLogManager:
                 ("copier", limits.copier_threads, limits.interval_s),
                 ("expiration", limits.expiration_threads, limits.interval_s),
                 ("follower", limits.follower_threads, limits.interval_s),
-                ("local-retention", _LOCAL_RETENTION_THREADS, limits.local_retention_interval_s),
                 ("reporter", 1, limits.interval_s),
                 ("remover", _REMOVER_THREADS, limits.remover_interval_s),
                 ("poller", 1, limits.poll_interval_s),
@@ -222,7 +213,7 @@ class BrokerRemoteLogManager:
         # Roles come only from answers of the registered cluster.
         cluster_id = None if cluster is None else cluster.registered_id
         self._roles = PartitionRoles(
-            self._partition_tasks(limits, clock, now_ms, owned),
+            self._partition_tasks(limits, clock, now_ms),
             TierDeletion(rsm, rlmm, broker_id, self._reporter, now_ms),
             self._directories,
             lambda name: new_partition(name, None, rsm, rlmm, self._revisions, cluster_id),
@@ -269,7 +260,6 @@ class BrokerRemoteLogManager:
         limits: RlmLimits,
         clock: Callable[[], float],
         now_ms: Callable[[], int],
-        owned: LogDirLocks | None,
     ) -> PartitionTasks:
         rsm, rlmm, broker_id = self._rsm, self._rlmm, self.broker_id
         copier = SegmentCopier(rsm, rlmm, broker_id, now_ms, limits.copy)
@@ -289,7 +279,6 @@ class BrokerRemoteLogManager:
                 self.scheduler,
                 self.expiration_scheduler,
                 self.follower_scheduler,
-                self.local_retention_scheduler,
             ),
             SharedByTasks(
                 rlmm,
@@ -308,7 +297,6 @@ class BrokerRemoteLogManager:
                     FairQueue("segments listed at once by retention", limits.expiration_segments),
                     self._policies,
                 ),
-                None if owned is None else LocalRetention(rsm, rlmm, owned),
                 self._stopping,
                 self._cancelled,
                 self.topic_counts,
@@ -428,7 +416,6 @@ class BrokerRemoteLogManager:
     def drain(self, *, cancel: bool = False) -> ActivePasses:
         deleting = (
             self.expiration_scheduler,
-            self.local_retention_scheduler,
             self.removal_scheduler,
         )
         with self._drain_lock:  # The flag and the schedulers change together.

@@ -31,21 +31,6 @@ DELETED_BYTES = Counter(
     "sediment_rlm_deleted_bytes", "Bytes of logs deleted from the tier by this process's retention."
 )
 
-LOCALLY_DELETED_SEGMENTS = Counter(
-    "sediment_rlm_locally_deleted_segments",
-    "Segments deleted from the log directories by this process's local retention.",
-)
-
-LOCALLY_DELETED_BYTES = Counter(
-    "sediment_rlm_locally_deleted_bytes",
-    "Bytes of logs deleted from the log directories by this process's local retention.",
-)
-
-LOCAL_RETENTION_FAILURES = Counter(
-    "sediment_rlm_local_retention_failures",
-    "Passes of local retention that did not delete everything due; the log gives the reason.",
-)
-
 COPY_THROTTLE_SECONDS = Histogram(
     "sediment_rlm_remote_copy_throttle_seconds",
     "Time that delayed copies waited for the copy quota (Kafka: remote-copy-throttle-time).",

@@ -49,8 +49,7 @@ class RlmSettings(ServiceSettings):
     log_dirs: Annotated[tuple[Path, ...], NoDecode] = Field(
         default=(),
         description="The broker's log directories, separated by commas (Kafka: log.dirs). RLM "
-        "writes to them only if RLM_LOCAL_RETENTION_ENFORCE is set. If empty, RLM serves only "
-        "what is in the tier.",
+        "only reads them. If empty, RLM serves only what is in the tier.",
     )
     consumer_listen_address: OptionalAddress = Field(
         default=None,
@@ -180,19 +179,6 @@ class RlmSettings(ServiceSettings):
         ge=0,
         description="How long RLM waits after a partition was marked for deletion before it "
         "removes it, ms.",
-    )
-    local_retention_enforce: bool = Field(
-        default=False,
-        description="Let RLM own RLM_LOG_DIRS and apply local.retention.ms and "
-        "local.retention.bytes there by deleting local segments that are in the tier. RLM holds "
-        "Kafka's lock on each directory; it refuses to start if another process, such as a "
-        "broker, holds one.",
-    )
-    log_retention_check_interval_ms: int = Field(
-        default=300_000,
-        ge=1,
-        le=_INT32_MAX,
-        description="Time between two passes of local retention over a partition, ms.",
     )
     remote_log_manager_copy_max_bytes_per_second: int = Field(
         default=INT64_MAX,
@@ -455,22 +441,6 @@ class RlmSettings(ServiceSettings):
             self.kafka_ssl_key_file,
             self.kafka_ssl_key_password_file,
         )
-
-    @model_validator(mode="after")
-    def _own_what_is_deleted(self) -> Self:
-        if not self.local_retention_enforce:
-            return self
-        if not self.log_dirs:
-            raise ValueError(
-                "RLM_LOCAL_RETENTION_ENFORCE needs RLM_LOG_DIRS, the logs to apply it to"
-            )
-        if self.partition_source is PartitionSource.POLLER:
-            raise ValueError(
-                "RLM_LOCAL_RETENTION_ENFORCE cannot be used with RLM_PARTITION_SOURCE=poller: a "
-                "running broker owns the directories and applies its own retention.*; leave it "
-                "off, and set the topics' retention.* in the broker"
-            )
-        return self
 
     @field_validator("log_dirs", "bootstrap_servers", mode="before")
     @classmethod

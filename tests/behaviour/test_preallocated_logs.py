@@ -1,15 +1,11 @@
 """Test logs whose files are larger than they are: the broker preallocates (log.preallocate)."""
 
 import os
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from services.rlm.retention.local_files import LogDirLocks
-from tests.harness.owned_log import AT_ONCE_LOCALLY, here, owner, put, retain
-from tests.harness.retained_log import hourly_log, take_turns
+from tests.harness.retained_log import AT_ONCE, hourly_log, take_turns
 from tests.harness.ship_stack import Stack, bytes_of, description, read
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, write_log_dir
 
@@ -26,12 +22,6 @@ def files(log_dir: Path) -> PartitionFiles:
     return hourly_log(log_dir)
 
 
-@pytest.fixture
-def locks(log_dir: Path, files: PartitionFiles) -> Iterator[LogDirLocks]:
-    with closing(LogDirLocks([log_dir])) as held:
-        yield held
-
-
 def preallocate(path: Path) -> None:
     os.truncate(path, path.stat().st_size + PREALLOCATED_BYTES)
 
@@ -45,26 +35,12 @@ def test_retention_by_size_deletes_what_it_deletes_without(
 ) -> None:
     limit_bytes = bytes_from(files, 20, 30, 40, 50, 60)
     preallocate(files.file(60, ".log"))
-    rlm = stack.rlm(log_dir, limits=AT_ONCE_LOCALLY)
+    rlm = stack.rlm(log_dir, limits=AT_ONCE)
     take_turns(rlm)
-    put(stack, {"retention.bytes": str(limit_bytes)})
+    stack.rlmm.put_topic_config(NAME.topic_id, {"retention.bytes": str(limit_bytes)})
     take_turns(rlm, rounds=3)
     assert stack.ranges() == [(20, 29), (30, 39), (40, 49), (50, 59)]
     assert description(rlm).log_start_offset == 20
-
-
-def test_local_retention_by_size_deletes_what_it_deletes_without(
-    stack: Stack, log_dir: Path, files: PartitionFiles, locks: LogDirLocks
-) -> None:
-    """Zeros after a rolled log of a killed broker are neither counted nor missed in the tier."""
-    limit_bytes = bytes_from(files, 40, 50, 60)
-    for base in (10, 60):
-        preallocate(files.file(base, ".log"))
-    rlm = owner(stack, log_dir, locks)()
-    take_turns(rlm)
-    put(stack, {"local.retention.bytes": str(limit_bytes)})
-    retain(rlm)
-    assert here(files) == [40, 50, 60]
 
 
 def test_descriptions_reads_and_copies_are_as_without(

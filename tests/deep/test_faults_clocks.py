@@ -11,8 +11,6 @@ from services.api.remote_log_metadata_manager import all_partitions
 from services.workflows.deletion import UNKNOWN_BROKER
 from tests.harness.clocks import (
     EXPIRATION,
-    LOCAL_RETENTION,
-    OWNER,
     PARTITIONS,
     SEGMENTS,
     WrongClock,
@@ -48,8 +46,7 @@ def due_ms() -> str:
 def test_a_clock_that_jumps_deletes_nothing_and_holds_nothing_up(
     wrong: WrongClock, at_first: int, then: int
 ) -> None:
-    """Neither in the tier nor, where RLM owns the log directory, here. By the right clock nothing
-    is due for half a year, by one that is a year ahead everything is."""
+    """By the right clock nothing is due for half a year; by one a year ahead everything is."""
     world = wrong.world
     world.set_retention(
         {
@@ -58,12 +55,12 @@ def test_a_clock_that_jumps_deletes_nothing_and_holds_nothing_up(
         }
     )
     wrong.is_off_by(at_first)
-    wrong.rlm.start(OWNER)
+    wrong.rlm.start()
     eventually(wrong.is_shipped, 60_000)
     wrong.is_off_by(then)
     wrong.roll()
     eventually(wrong.is_shipped, 60_000)
-    wrong.keeps_retention(EXPIRATION, LOCAL_RETENTION)
+    wrong.keeps_retention(EXPIRATION)
     assert len(world.rows()) == PARTITIONS * (SEGMENTS + 1)
     world.assert_all_shipped()
 
@@ -97,19 +94,6 @@ def test_segments_due_by_the_database_clock_are_deleted_despite_the_host_clock(
     wrong.is_off_by(-YEAR_S)
     wrong.rlm.start()
     eventually(lambda: not world.rows() and not world.object_keys(), 60_000)
-
-
-def test_local_segments_due_by_the_database_clock_go_despite_the_host_clock(
-    wrong: WrongClock,
-) -> None:
-    world = wrong.world
-    world.set_retention({"local.retention.ms": due_ms()})
-    wrong.is_off_by(-YEAR_S)
-    wrong.rlm.start(OWNER)
-    eventually(lambda: not any(world.local_segments().values()), 60_000)
-    rows = world.rows()
-    assert [row.state for row in rows] == [FINISHED] * (PARTITIONS * SEGMENTS)
-    world.assert_invariants()
 
 
 def test_a_lease_of_a_killed_copy_ends_when_the_database_says_so(wrong: WrongClock) -> None:

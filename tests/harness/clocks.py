@@ -23,9 +23,7 @@ from tests.harness.world import COPY_LEASE_MS, FINISHED, World
 SEGMENT_BYTES = 128 * 1024
 PARTITIONS, SEGMENTS = 2, 3
 BROKER = 1
-EXPIRATION, LOCAL_RETENTION = "expiration", "local_retention"
-# RLM owns its log directory, as without a broker.
-OWNER = {"RLM_LOCAL_RETENTION_ENFORCE": "true", "RLM_LOG_RETENTION_CHECK_INTERVAL_MS": "200"}
+EXPIRATION = "expiration"
 
 
 class MovedClock:

@@ -13,13 +13,23 @@ class RollingBroker:
 
     The folders are those of `make_log_dir`.
 
+    Args:
+        kept_segments: of each folder; older ones are deleted. None: all.
+
     Attributes:
         rolled: segments so far.
     """
 
-    def __init__(self, folders: list[Path], segment_bytes: int, rolls_per_s: float) -> None:
+    def __init__(
+        self,
+        folders: list[Path],
+        segment_bytes: int,
+        rolls_per_s: float,
+        kept_segments: int | None = None,
+    ) -> None:
         self._folders = sorted(folders)
         self._segment_bytes = segment_bytes
+        self._kept_segments = kept_segments
         self._interval_s = 1 / rolls_per_s
         self._stopping = Event()
         self._thread = Thread(target=self._run, daemon=True)
@@ -47,4 +57,12 @@ class RollingBroker:
         while not self._stopping.wait(self._interval_s):
             folder = self._folders[self.rolled % len(self._folders)]
             ends[folder] = roll_segment(folder, ends[folder], self._segment_bytes)
+            self._delete_oldest(folder)
             self.rolled += 1
+
+    def _delete_oldest(self, folder: Path) -> None:
+        if self._kept_segments is None:
+            return
+        for log in sorted(folder.glob("*.log"))[: -self._kept_segments]:
+            for file in folder.glob(f"{log.stem}.*"):
+                file.unlink()

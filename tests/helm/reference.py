@@ -51,11 +51,9 @@ SET_BY_THE_CHART = {
 NOT_OFFERED = {
     "rsm": {"DIRECTORY", "ACCESS_KEY", "SECRET_KEY"},
     "rlmm": set[str](),
-    "rlm": {"LOCAL_RETENTION_ENFORCE", "LOG_RETENTION_CHECK_INTERVAL_MS"},
+    "rlm": set[str](),
 }
-"""RSM on a file system: its replicas would need one that they share. Keys: a secret has them. RLM
-as the owner of the log directories: in the chart it stands beside a broker, whose volumes it may
-only read."""
+"""RSM on a file system: its replicas would need one that they share. Keys: a secret has them."""
 _KEPT = ("description", "type", "enum", "minimum", "maximum", "pattern", "maxLength")
 _SCHEMA = CHART / "values.schema.json"
 _README = CHART / "README.md"

@@ -37,10 +37,6 @@ TYPOS: list[tuple[dict[str, Any], str]] = [
     ({"rsm": {"replica": 3}}, "'replica' not allowed"),
     ({"rsm": {"settings": {"RSM_COPY_THREAD": 3}}}, "'RSM_COPY_THREAD' not allowed"),
     ({"rlmm": {"settings": {"RSM_COPY_THREADS": 3}}}, "'RSM_COPY_THREADS' not allowed"),
-    (
-        {"rlm": {"settings": {"RLM_LOCAL_RETENTION_ENFORCE": True}}},
-        "'RLM_LOCAL_RETENTION_ENFORCE' not allowed",
-    ),
     ({"defaults": {"securityContext": {"privileged": True}}}, "'privileged' not allowed"),
     ({"defaults": {"tolerations": [{"keys": "a"}]}}, "'keys' not allowed"),
     ({"sweeps": {"retention": {"cron": "@daily"}}}, "'cron' not allowed"),

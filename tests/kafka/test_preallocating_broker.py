@@ -1,7 +1,6 @@
 """A broker with log.preallocate=true: its files are larger than its logs, RLM counts the logs."""
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,9 @@ from services.api.ids import TopicIdPartition
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import list_segments
 from services.rlm.manager import BrokerRemoteLogManager
-from services.rlm.retention.local_files import LogDirLocks
 from tests.harness.eventually import eventually
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_client import Cluster, Topic
-from tests.harness.owned_log import owner, retain
 from tests.harness.retained_log import AT_ONCE, take_turns
 from tests.harness.ship_stack import Stack, description, running_stack
 from tests.kafka.records import consumed, fetched
@@ -85,12 +82,3 @@ def test_retention_by_size_deletes_what_it_deletes_without_preallocation(
     broker.kill()
     assert list_segments(folders[1])[-1].file_bytes == PREALLOCATED.segment_bytes
     assert fetched(rlm, preallocated, starts[1]) == records[starts[1] :]
-    for name in (trimmed, preallocated):
-        stack.rlmm.put_topic_config(name.topic_id, {"local.retention.bytes": str(limit_bytes)})
-    with closing(LogDirLocks([broker.log_dir])) as locks:
-        retain(owner(stack, broker.log_dir, locks)())
-    kept = [[s.base_offset for s in list_segments(folder)] for folder in folders]
-    assert kept[0] == kept[1]
-    assert len(kept[0]) == len(actual) - 1
-    broker.start()
-    assert consumed(cluster, preallocated) == records[kept[1][0] :]

@@ -30,14 +30,13 @@ from tests.soak.flatness import MIB, Growth, growths, sampled
 _PARTITIONS = 8
 _SEGMENT_BYTES = 256 * 1024
 _ROLLS_PER_S = 4.0
-_TIER_BYTES, _LOCAL_BYTES = 8 * MIB, 2 * MIB
+_TIER_BYTES = 8 * MIB
+_LOCAL_SEGMENTS = 32
 _SAMPLE_EVERY_S = 5.0
 _READ_EVERY_S = 0.1
 _READS_A_CHANNEL = 50
 _JUDGED = ("rsm", "rlmm", "rlm")
 _SETTINGS = {
-    "RLM_LOCAL_RETENTION_ENFORCE": "true",
-    "RLM_LOG_RETENTION_CHECK_INTERVAL_MS": "5000",
     # Small enough to be full in minutes.
     "RLM_REMOTE_LOG_CHUNK_CACHE_MEMORY_BYTES": str(16 * MIB),
     "RLM_REMOTE_LOG_INDEX_CACHE_MEMORY_BYTES": str(MIB),
@@ -87,7 +86,9 @@ def main(arguments: Sequence[str]) -> int:
             )
         )
         _expire(stack.endpoints.rlmm, stack.endpoints.rlm)
-        broker = RollingBroker(sorted(log_dir.glob("soak-*")), _SEGMENT_BYTES, _ROLLS_PER_S)
+        broker = RollingBroker(
+            sorted(log_dir.glob("soak-*")), _SEGMENT_BYTES, _ROLLS_PER_S, _LOCAL_SEGMENTS
+        )
         readers = [Reader(stack.endpoints.rlm) for _ in range(2)]
         running.enter_context(broker)
         for reader in readers:
@@ -114,7 +115,7 @@ def _expire(rlmm: str, rlm: str) -> None:
         (first, *_) = all_descriptions(RemoteLogManagerClient(to_rlm, rlm))
         RemoteLogMetadataManagerClient(to_rlmm, rlmm).put_topic_config(
             first.topic_id_partition.topic_id,
-            {"retention.bytes": str(_TIER_BYTES), "local.retention.bytes": str(_LOCAL_BYTES)},
+            {"retention.bytes": str(_TIER_BYTES)},
         )
 
 

@@ -18,7 +18,6 @@ NO_RETRIES = {
     "services.rlmm.verification_ages": "reads again when the next interval has passed",
     "services.rlm.consumers.listener": "accepts the next connection",
     "services.rlm.fetch.replicas": "waits until a copy has finished",
-    "services.rlm.retention.local_task": "searches for a segment that can be read",
     "services.rsm.metrics": "yields what another iterator yields",
     "spark_jobs.sweeps.executors": "waits for executors",
     "services.rsm.fetch": "reads an index in place of a reader that has left",

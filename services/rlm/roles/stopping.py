@@ -395,11 +395,6 @@ class Disabling:
         # A segment that is copied after the marking would stay in the tier for ever.
         if not self.tasks.copy_has_ended(name, max(until_s - monotonic(), 0.0)):
             raise ConcurrentUpdateError(f"{name}: a copy is still running; retry")
-        # Segments that it deletes here would be lost when the tier's log start is the local one.
-        if not self.tasks.local_retention_has_ended(name, max(until_s - monotonic(), 0.0)):
-            raise ConcurrentUpdateError(
-                f"{name}: a pass of local retention is still running; retry"
-            )
         self.tier_deletion.mark_segments(self.partition, topic)
         self._end_role()
         self.tasks.run_until_done(name, self.tier_deletion.finishing(name))

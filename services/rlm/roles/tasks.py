@@ -14,7 +14,6 @@ from services.rlm.copy.task import CopyTask
 from services.rlm.metrics import (
     COPIED_BYTES,
     COPIED_SEGMENTS,
-    LOCAL_RETENTION_FAILURES,
     LOST_RANGES,
     REMOTE_COPY_BYTES,
     REMOTE_COPY_ERRORS,
@@ -25,7 +24,6 @@ from services.rlm.metrics import (
 from services.rlm.partition import Finishing, Partition
 from services.rlm.reporting import announce
 from services.rlm.retention.expiration_task import Expiration, ExpirationTask
-from services.rlm.retention.local_task import LocalRetention, LocalRetentionTask
 from services.rlm.scheduler import PassFailedError, RunAgain, Scheduler, Task
 
 
@@ -65,7 +63,6 @@ class Pools:
     copier: Scheduler
     expiration: Scheduler
     follower: Scheduler
-    local_retention: Scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,6 @@ class SharedByTasks:
     """The dependencies that the tasks of all partitions share.
 
     Attributes:
-        local_retention: None if a broker owns the log directories.
         stopping: once set, tasks begin nothing new.
         cancelled: once set, running copies are abandoned, too.
     """
@@ -83,7 +79,6 @@ class SharedByTasks:
     copier: SegmentCopier
     copy_rules: CopyRules
     expiration: Expiration
-    local_retention: LocalRetention | None
     stopping: Flag
     cancelled: Flag
     topic_counts: TopicCounts
@@ -117,9 +112,6 @@ class PartitionTasks:
             shared.topic_counts.led(name)
             self._pools.copier.schedule(name, self._copying(partition, cancel))
             self._pools.expiration.schedule(name, self._expiring(partition, cancel))
-            if shared.local_retention is not None:
-                task = LocalRetentionTask(partition, shared.local_retention, cancel.stopping)
-                self._pools.local_retention.schedule(name, _keeping_local_retention(task, name))
         else:
             follower = FollowerTask(partition, shared.rlmm, shared.broker_id)
             self._pools.follower.schedule(name, follower.run)
@@ -136,7 +128,7 @@ class PartitionTasks:
             if abandon_copy:
                 cancel.cancelled.set()
         pools = self._pools
-        for pool in (pools.copier, pools.expiration, pools.follower, pools.local_retention):
+        for pool in (pools.copier, pools.expiration, pools.follower):
             pool.forget(name)
         self._shared.topic_counts.not_led(name)
 
@@ -146,10 +138,6 @@ class PartitionTasks:
     def copy_has_ended(self, name: TopicIdPartition, within_s: float) -> bool:
         """Wait for the last copy pass after `end`; return whether it ended in time."""
         return self._pools.copier.wait_ended(name, within_s)
-
-    def local_retention_has_ended(self, name: TopicIdPartition, within_s: float) -> bool:
-        """Wait for the last local-retention pass after `end`; return whether it ended in time."""
-        return self._pools.local_retention.wait_ended(name, within_s)
 
     def run_until_done(self, name: TopicIdPartition, go_on: Callable[[], bool]) -> None:
         """Run `go_on` among the tasks of retention until it returns False.
@@ -224,21 +212,3 @@ class PartitionTasks:
                 raise PassFailedError(report.failure)
 
         return run
-
-
-def _keeping_local_retention(task: LocalRetentionTask, name: TopicIdPartition) -> Task:
-    def run() -> bool:
-        report = task.run()
-        if report.deleted_segments:
-            _log.info(
-                "%s: local retention deleted %d segments, %d bytes",
-                name,
-                report.deleted_segments,
-                report.deleted_bytes,
-            )
-        if report.failure:
-            LOCAL_RETENTION_FAILURES.inc()
-            raise PassFailedError(report.failure)
-        return report.more
-
-    return run

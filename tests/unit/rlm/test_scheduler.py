@@ -10,7 +10,6 @@ from services.common.log import LINES_PER_WINDOW
 from services.common.retry import Backoff
 from services.rlm.collectors import (
     FOLLOWER_SECONDS_SINCE_LAST_SUCCESS,
-    LOCAL_RETENTION_SECONDS_SINCE_LAST_SUCCESS,
     REMOVAL_SECONDS_SINCE_LAST_SUCCESS,
     SECONDS_SINCE_LAST_SUCCESS,
     LastSuccessCollector,
@@ -336,10 +335,6 @@ def test_metric_of_another_pool_has_its_own_name(scheduler: Scheduler) -> None:
     ("gauge", "name"),
     [
         (FOLLOWER_SECONDS_SINCE_LAST_SUCCESS, "sediment_rlm_follower_seconds_since_last_success"),
-        (
-            LOCAL_RETENTION_SECONDS_SINCE_LAST_SUCCESS,
-            "sediment_rlm_local_retention_seconds_since_last_success",
-        ),
         (REMOVAL_SECONDS_SINCE_LAST_SUCCESS, "sediment_rlm_removal_seconds_since_last_success"),
     ],
 )

@@ -58,22 +58,3 @@ def test_a_variable_of_before_is_refused_with_its_name_of_now(
     monkeypatch.setenv("RLM_REMOTE_LOG_INDEX_CACHE_TOTAL_SIZE_BYTES", "1")
     with pytest.raises(SystemExit, match="now RLM_REMOTE_LOG_INDEX_CACHE_MEMORY_BYTES"):
         RlmSettings.from_environment()
-
-
-def test_log_directories_are_owned_only_without_a_live_broker() -> None:
-    assert settings().local_retention_enforce is False
-    with pytest.raises(ValidationError, match="RLM_LOCAL_RETENTION_ENFORCE needs RLM_LOG_DIRS"):
-        settings(local_retention_enforce="true")
-    refused = "RLM_LOCAL_RETENTION_ENFORCE cannot be used with RLM_PARTITION_SOURCE=poller"
-    with pytest.raises(ValidationError, match=refused):
-        settings(
-            local_retention_enforce="true",
-            log_dirs="/var/kafka",
-            partition_source="poller",
-            bootstrap_servers="kafka:9092",
-        )
-    for source in ("static", "callbacks"):
-        owner = settings(
-            local_retention_enforce="true", log_dirs="/var/kafka", partition_source=source
-        )
-        assert owner.local_retention_enforce is True
