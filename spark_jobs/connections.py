@@ -1,8 +1,9 @@
-"""Connect a sweep to RLMM and RSM: from the driver first, then from every task."""
+"""Connect a job to RLMM and RSM, from the driver and from every task, and retry calls to them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
 import grpc
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
@@ -27,6 +28,8 @@ _LONGEST_WAIT_S = 5.0
 _THROTTLED_FOR_S = 900.0
 """How long a task waits for a service that has too much to do."""
 
+ServiceT = TypeVar("ServiceT")
+
 
 @dataclass(frozen=True, slots=True)
 class Services:
@@ -45,27 +48,30 @@ class Services:
     @contextmanager
     def connected_rlmm(self) -> Iterator[RemoteLogMetadataManager]:
         with self.open_channel(self.rlmm) as channel:
-            yield RemoteLogMetadataManagerClient(channel, self.rlmm)
+            yield self.retried(RemoteLogMetadataManagerClient(channel, self.rlmm))
 
     @contextmanager
     def connected_rsm(self) -> Iterator[RemoteStorageManager]:
         with self.open_channel(self.rsm) as channel:
-            yield RemoteStorageManagerClient(channel, self.rsm)
+            yield self.retried(RemoteStorageManagerClient(channel, self.rsm))
 
     @contextmanager
     def connected_objects(self) -> Iterator[SegmentObjects]:
         with self.open_channel(self.rsm) as channel:
-            yield SegmentObjectsClient(channel, self.rsm)
+            yield self.retried(SegmentObjectsClient(channel, self.rsm))
 
     def open_channel(self, address: str) -> grpc.Channel:
         return open_channel(address, self.security.security_for(address))
 
-    def retrying(self) -> Retrying:
-        """Return the one retry loop between a task and a service.
+    def retried(self, service: ServiceT) -> ServiceT:
+        """Return a service whose calls are repeated while it is down or has too much to do.
 
-        It repeats calls that fail because a service is down, or, for longer, because it has too
-        much to do; they must be idempotent.
+        This is the only retry loop between a task and a service. Calls must be idempotent. Of a
+        stream only the beginning is repeated: what was yielded cannot be taken back.
         """
+        return cast(ServiceT, _Retried(service, self._retrying()))
+
+    def _retrying(self) -> Retrying:
         return Retrying(
             retry=retry_if_exception_type((RetriableRemoteStorageError, ThrottledError)),
             wait=wait_random_exponential(_FIRST_WAIT_S, _LONGEST_WAIT_S),
@@ -111,6 +117,44 @@ class Services:
                         f"check that it runs and that --{name} is its address, and "
                         f"{peer_of(name, channel, address).hint}"
                     ) from e
+
+
+class _Retried:
+    """The proxy of a service that `Services.retried` returns."""
+
+    def __init__(self, service: object, retrying: Retrying) -> None:
+        self._service = service
+        self._retrying = retrying
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._service, name)
+        begin = _read_whole if name == "fetch_index" else _begun
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            return self._retrying(begin, method, *arguments, **named)
+
+        return call
+
+
+def _read_whole(
+    method: Callable[..., Iterator[bytes]], *arguments: Any, **named: Any
+) -> Iterator[bytes]:
+    return iter([b"".join(method(*arguments, **named))])
+
+
+def _begun(method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Call a method; if it returns a stream, return when the first item has arrived."""
+    made = method(*arguments, **named)
+    if not isinstance(made, Iterator):
+        return made
+    for first in made:
+        return _from_first(first, made)
+    return iter(())
+
+
+def _from_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    yield first
+    yield from rest
 
 
 @contextmanager

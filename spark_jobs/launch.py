@@ -137,7 +137,7 @@ def print_line(text: str) -> None:
 def _require_known(options: SweepOptions) -> None:
     with options.services.connected_rlmm() as rlmm:
         for topic in options.topics:
-            page = options.services.retrying()(rlmm.list_partitions, topic=topic, page_size=1)
+            page = rlmm.list_partitions(topic=topic, page_size=1)
             if not page.partitions:
                 raise SweepError(
                     f"--topic: RLMM knows no topic {topic!r}; `sediment topics list` lists them",

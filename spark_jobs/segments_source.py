@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -10,8 +9,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from services.api.partitions import RemotePartitionDeleteState
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.segment_batches import SegmentBatch, SegmentScan
+from services.api.segment_batches import SegmentScan
 from services.common.client_security import SecurityOptions
 from spark_jobs.connections import Services
 from spark_jobs.spark_schemas import spark_schema
@@ -88,35 +86,8 @@ class SegmentsReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one scan; retry only its beginning.
-
-        Rows that were yielded cannot be taken back: a scan that breaks later fails its task, which
-        Spark runs again.
-        """
+        """Read one scan; one that breaks off fails its task, which Spark runs again."""
         with self._services.connected_rlmm() as rlmm:
-            for batch in self._services.retrying()(_begun, rlmm, partition.value):
+            for batch in rlmm.scan_remote_log_segments(partition.value):
                 with pa.ipc.open_stream(batch.arrow_ipc) as stream:
-                    yield from map(in_scan_schema, stream)
-
-
-def in_scan_schema(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Fit a batch from an RLMM of another release to SCAN_SCHEMA.
-
-    A column that the batch lacks is null; a column that SCAN_SCHEMA lacks is dropped.
-    """
-    columns = SCAN_SCHEMA
-    known = set(batch.schema.names)
-    if batch.schema.names == columns.names:
-        return batch
-    arrays = [
-        batch.column(field.name) if field.name in known else pa.nulls(batch.num_rows, field.type)
-        for field in columns
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=columns)
-
-
-def _begun(rlmm: RemoteLogMetadataManager, scan: SegmentScan) -> Iterator[SegmentBatch]:
-    """Start a scan; return when its first batch has arrived."""
-    batches = rlmm.scan_remote_log_segments(scan)
-    first = next(batches, None)
-    return iter(()) if first is None else chain([first], batches)
+                    yield from stream

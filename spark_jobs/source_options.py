@@ -83,19 +83,6 @@ class SourceOptions:
             raise bad_option(name, f"must be a number of seconds, is {text[:64]!r}")
         return value
 
-    def price(self, name: str) -> float | None:
-        """Read a price; None if the option was not given."""
-        text = self.text(name)
-        if not text:
-            return None
-        try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-        if not 0.0 <= value < float("inf"):
-            raise bad_option(name, f"must be a number, 0 or more, is {text[:64]!r}")
-        return value
-
     def time_ms(self, name: str) -> int | None:
         """Read a time: ISO 8601, in UTC if it names no zone, or milliseconds since 1970."""
         text = self.text(name)

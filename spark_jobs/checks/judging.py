@@ -81,7 +81,7 @@ def judge(
         services.connected_rsm() as rsm,
         services.connected_objects() as objects,
     ):
-        judging, retrying = _Judging(rlmm, rsm, objects, plan), services.retrying()
+        judging = _Judging(rlmm, rsm, objects, plan)
         for _, rows in groupby(rows_in(batches), key=partition_key):
             copies = UnfinishedCopies(plan.before_ms)
             while batch := list(islice(rows, _BATCH)):
@@ -90,7 +90,7 @@ def judge(
                 }
                 for each in metadata.values():
                     copies.see(each)
-                found = retrying(judging.rows_about, batch, metadata)
+                found = judging.rows_about(batch, metadata)
                 yield from batches_of(found, VERDICTS_SCHEMA)
             yield from batches_of(map(_row_of_copy, copies.found()), VERDICTS_SCHEMA)
 

@@ -13,7 +13,7 @@ from services.api.remote_storage_manager import (
     SegmentObject,
     SegmentObjectKind,
     SegmentObjectName,
-    SegmentObjects,
+    all_segment_objects,
 )
 from services.workflows.segment_views import StoreView
 from spark_jobs.connections import Services
@@ -58,21 +58,8 @@ def list_objects(batches: Iterable[pa.RecordBatch], services: Services) -> Itera
         for row in rows_in(batches):
             query = ObjectQuery(row["location_id"], row["shard"], row["shards"])
             yield from batches_of(
-                map(object_row, _listed(objects, query, services)), OBJECTS_SCHEMA
+                map(object_row, all_segment_objects(objects, query)), OBJECTS_SCHEMA
             )
-
-
-def _listed(
-    objects: SegmentObjects, query: ObjectQuery, services: Services
-) -> Iterator[SegmentObject]:
-    """List one shard; each page is retried by itself."""
-    retrying, token = services.retrying(), ""
-    while True:
-        page = retrying(objects.list_segment_objects, query, page_token=token)
-        yield from page.objects
-        token = page.next_page_token
-        if not token:
-            return
 
 
 def object_row(stored: SegmentObject) -> Row:

@@ -37,12 +37,12 @@ def run(engine: Engine, this: SweepRun, config: RebuildConfig) -> CheckReport:
         raise SweepError(f"{JOB} runs on Spark; `sediment db rebuild` runs in one process")
     services = config.options.services
     plan = RebuildPlan(this.plan_id, config.apply, config.locations)
-    done, retrying = Rebuilt(), services.retrying()
+    done = Rebuilt()
     with services.connected_rlmm() as rlmm, services.connected_objects() as objects:
-        kept = retrying(read_kept, objects)
-        done.freeze = retrying(begin, rlmm, plan)
+        kept = read_kept(objects)
+        done.freeze = begin(rlmm, plan)
         this.say("listing objects")
-        segments = _segments_by_partition(engine, config, retrying(MetadataView, rlmm))
+        segments = _segments_by_partition(engine, config, MetadataView(rlmm))
         this.say("comparing and importing" if plan.apply else "comparing")
         task = partial(rebuild_partitions, services=services, plan=plan)
         stored = engine.written("rebuilt", task, segments, REBUILT_SCHEMA)
@@ -52,7 +52,7 @@ def run(engine: Engine, this: SweepRun, config: RebuildConfig) -> CheckReport:
             for row in whole_frame(engine, stored).orderBy(*order).toLocalIterator():
                 done.add(rebuilt_of(row.asDict()))
         this.say("reporting")
-        back = retrying(kept.put_settings_back, rlmm, apply=plan.apply)
+        back = kept.put_settings_back(rlmm, apply=plan.apply)
     document = rebuild_document(plan, done, kept, back)
     this.document.write_text(json.dumps(document), encoding="utf-8")
     return CheckReport(EXIT_PARTIAL if done.needs_operator or back.refused else 0)

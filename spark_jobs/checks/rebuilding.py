@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from itertools import groupby
 from uuid import UUID
 
@@ -57,10 +58,9 @@ def rebuild_partitions(
         services.connected_objects() as objects,
         ThreadPoolExecutor(READERS) as readers,
     ):
-        retrying = services.retrying()
         comparing = _Comparing(rlmm, rsm, objects, plan, readers)
         for _, rows in groupby(rows_in(batches), key=partition_key):
-            done.add(retrying(comparing.partition, list(rows)))
+            done.add(comparing.partition(list(rows)))
     yield from batches_of(_rows_of(done), REBUILT_SCHEMA)
 
 
@@ -79,26 +79,23 @@ class _Comparing:
         self._rsm = rsm
         self._objects = objects
         self._plan = plan
-        self._view: MetadataView | None = None
         self._readers = readers
+
+    @cached_property
+    def _view(self) -> MetadataView:
+        return MetadataView(self._rlmm)
 
     def partition(self, rows: Sequence[Row]) -> Rebuilt:
         """Compare and import one partition from all its rows."""
-        view, self._view = self._view or MetadataView(self._rlmm), None
-        done = self._compared(rows, view)
-        self._view = view  # After a failure it is read again: RLMM may know the partition by now.
-        return done
-
-    def _compared(self, rows: Sequence[Row], view: MetadataView) -> Rebuilt:
         rebuild = Rebuild(self._rlmm, self._rsm, self._objects, self._plan)
         listed = [each for row in rows for each in views_of(row)]
         if not listed:
             return rebuild.check_missing(topic_id_partition_of(rows[0]))
         partition = UUID(rows[0]["topic_id"]), rows[0]["partition"]
-        tp, earlier = view.named(partition), NO_CHANGES
+        tp, earlier = self._view.named(partition), NO_CHANGES
         if tp is not None and self._plan.apply:
             earlier = earlier_changes(self._rlmm, tp, self._plan.run_id)
-        return rebuild.compare(view, partition, listed, self._readers, earlier)
+        return rebuild.compare(self._view, partition, listed, self._readers, earlier)
 
 
 def _rows_of(done: Rebuilt) -> Iterator[Row]:

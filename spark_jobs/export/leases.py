@@ -61,5 +61,4 @@ class Leases:
 
     def _keep(self, tp: TopicIdPartition, position: int) -> None:
         if self._lease_ms > 0:
-            rlmm = self._tier.rlmm
-            self._tier.call(rlmm.set_export_position, tp, self._name, position, self._lease_ms)
+            self._tier.rlmm.set_export_position(tp, self._name, position, self._lease_ms)

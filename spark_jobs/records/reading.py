@@ -8,16 +8,14 @@ import pyarrow as pa
 from services.api.errors import (
     CorruptSegmentError,
     RemoteResourceNotFoundError,
-    RetriableRemoteStorageError,
-    ThrottledError,
 )
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
+from services.common.retry import RETRIABLE_ERRORS
 from services.records.batches import Batch, BatchError, Claims, StreamWindow, verified, walk_batches
 from services.records.decode import UnreadableRecordsError
 from services.records.index_files import AbortedTxn, OffsetIndex
 from services.rpc.client.direct import DirectReader
-from spark_jobs.connections import Services
 from spark_jobs.records.decoding import RecordsBuilder
 from spark_jobs.records.options import RecordsOptions
 from spark_jobs.records.plan import Piece
@@ -31,33 +29,32 @@ Fetch = Callable[[RemoteLogSegmentMetadata, int, int], Chunks]
 
 
 def read_pieces(
-    rsm: RemoteStorageManager, services: Services, options: RecordsOptions, pieces: Sequence[Piece]
+    rsm: RemoteStorageManager, options: RecordsOptions, pieces: Sequence[Piece]
 ) -> Iterator[pa.RecordBatch]:
     """Read the records of a task, with one batch of Kafka's and one of Arrow's in memory.
+
+    Args:
+        rsm: retries its calls.
 
     Raises:
         CorruptSegmentError: a batch is damaged, or cannot be decoded within the limit; names the
             segment and the offsets.
     """
     if not options.direct_reads:
-        yield from _read_pieces(rsm, rsm.fetch_log_segment, services, options, pieces)
+        yield from _read_pieces(rsm, rsm.fetch_log_segment, options, pieces)
         return
     with closing(DirectReader(rsm)) as direct:
-        yield from _read_pieces(rsm, direct.fetch_log_segment, services, options, pieces)
+        yield from _read_pieces(rsm, direct.fetch_log_segment, options, pieces)
 
 
 def _read_pieces(
-    rsm: RemoteStorageManager,
-    fetch: Fetch,
-    services: Services,
-    options: RecordsOptions,
-    pieces: Sequence[Piece],
+    rsm: RemoteStorageManager, fetch: Fetch, options: RecordsOptions, pieces: Sequence[Piece]
 ) -> Iterator[pa.RecordBatch]:
     for piece in pieces:
         segment = piece.extent.segment
         made = RecordsBuilder(segment.topic_id_partition, options)
         try:
-            for batch in _batches(rsm, fetch, services, options, piece):
+            for batch in _batches(rsm, fetch, options, piece):
                 made.add(batch, piece.extent.first, piece.extent.last)
                 if made.is_full:
                     yield made.rows()
@@ -83,21 +80,18 @@ def _read_pieces(
 
 
 def _batches(
-    rsm: RemoteStorageManager,
-    fetch: Fetch,
-    services: Services,
-    options: RecordsOptions,
-    piece: Piece,
+    rsm: RemoteStorageManager, fetch: Fetch, options: RecordsOptions, piece: Piece
 ) -> Iterator[Batch]:
     """Read the verified batches of a piece that may have wanted records."""
     extent, segment = piece.extent, piece.extent.segment
     aborted: dict[int, list[AbortedTxn]] = {}
     for txn in piece.aborted:
         aborted.setdefault(txn.producer_id, []).append(txn)
-    start = _start_position(rsm, services, piece)
+    start = _start_position(rsm, piece)
     size = segment.segment_size_in_bytes
-    opened = _resumed(fetch, services, segment)
-    window = StreamWindow(opened, size, piece.end_position - start + _BEHIND_BYTES)
+    window = StreamWindow(
+        _resumed(fetch, segment), size, piece.end_position - start + _BEHIND_BYTES
+    )
     with closing(window):
         base, claims = segment.start_offset, Claims.of(segment)
         for batch in walk_batches(window, start, size, base, verify=False, claims=claims):
@@ -115,12 +109,12 @@ def _batches(
             yield verified(window, batch)
 
 
-def _start_position(rsm: RemoteStorageManager, services: Services, piece: Piece) -> int:
+def _start_position(rsm: RemoteStorageManager, piece: Piece) -> int:
     """Return the position of a batch at or before the beginning of the piece."""
     if piece.start_position == 0:
         return 0
     segment = piece.extent.segment
-    data = services.retrying()(lambda: b"".join(rsm.fetch_index(segment, IndexType.OFFSET)))
+    data = b"".join(rsm.fetch_index(segment, IndexType.OFFSET))
     try:
         index = OffsetIndex(data, segment.start_offset, segment.segment_size_in_bytes)
     except ValueError as e:
@@ -142,33 +136,21 @@ def _is_aborted(batch: Batch, aborted: dict[int, list[AbortedTxn]]) -> bool:
     )
 
 
-def _resumed(
-    fetch: Fetch, services: Services, segment: RemoteLogSegmentMetadata
-) -> Callable[[int, int], Chunks]:
+def _resumed(fetch: Fetch, segment: RemoteLogSegmentMetadata) -> Callable[[int, int], Chunks]:
     """Return how to open a range of a log; a stream that breaks off is resumed behind its bytes."""
 
     def open_range(start: int, end: int) -> Chunks:
         at = start
-        stream: Chunks | None = None
-
-        def next_chunk() -> bytes | memoryview | None:
-            nonlocal stream
+        while at <= end:
+            resumed_at = at
             try:
-                if stream is None:
-                    stream = fetch(segment, at, end)
-                return next(stream, None)
-            except (RetriableRemoteStorageError, ThrottledError):
-                stream = None
-                raise
-
-        try:
-            while at <= end and (chunk := services.retrying()(next_chunk)) is not None:
-                at += len(chunk)
-                yield chunk
-        finally:
-            close = getattr(stream, "close", None)
-            if close is not None:
-                close()
+                for chunk in fetch(segment, at, end):
+                    at += len(chunk)
+                    yield chunk
+                return
+            except RETRIABLE_ERRORS:
+                if at == resumed_at:  # `fetch` has retried for long
+                    raise
 
     return open_range
 

@@ -96,7 +96,7 @@ class RecordsReader(DataSourceReader):
         if partition.value is None:  # Spark reads one task if there are none
             return
         with self._services.connected_rsm() as rsm:
-            yield from read_pieces(rsm, self._services, self._options, partition.value)
+            yield from read_pieces(rsm, self._options, partition.value)
 
 
 class OffsetsReader(RecordsReader):

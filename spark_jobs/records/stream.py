@@ -113,7 +113,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with self._services.connected_rsm() as rsm:
-            yield from read_pieces(rsm, self._services, self._options, partition.value)
+            yield from read_pieces(rsm, self._options, partition.value)
 
     def _tasks(self, tier: TierReader, batch: "_Batch") -> list[list[Piece]]:
         """Plan one partition's part of a batch; it must be there as it was when it was planned.

@@ -1,11 +1,10 @@
 """Read on the driver what the tier has of a partition: lineage, reach, aborted transactions."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
 from uuid import UUID
 
 from services.api.errors import (
@@ -18,7 +17,11 @@ from services.api.errors import (
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.lineage import Lineage, parse_checkpoint
 from services.api.partitions import PartitionState
-from services.api.remote_log_metadata_manager import MAX_PAGE_SIZE, RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import (
+    RemoteLogMetadataManager,
+    all_partitions,
+    all_segments,
+)
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.records.index_files import (
@@ -42,21 +45,15 @@ from spark_jobs.records.plan import (
 from spark_jobs.source_options import bad_option
 
 _THREADS = 8
-T = TypeVar("T")
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
 @dataclass(frozen=True)
 class TierReader:
-    """RLMM and RSM, and the one retry loop around calls to them."""
+    """RLMM and RSM."""
 
     rlmm: RemoteLogMetadataManager
     rsm: RemoteStorageManager
-    services: Services
-
-    def call(self, method: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Call a method of a service; retry while the service is down."""
-        made: T = self.services.retrying()(method, *arguments, **named)
-        return made
 
     def index(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
         """Read an index file whole.
@@ -64,7 +61,7 @@ class TierReader:
         Raises:
             RemoteResourceNotFoundError: the segment, or its transaction index, is not in the store.
         """
-        return self.call(lambda: b"".join(self.rsm.fetch_index(segment, kind)))
+        return b"".join(self.rsm.fetch_index(segment, kind))
 
     def offset_index(self, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
         data = self.index(segment, IndexType.OFFSET)
@@ -75,7 +72,7 @@ class TierReader:
 @contextmanager
 def connected(services: Services) -> Iterator[TierReader]:
     with services.connected_rlmm() as rlmm, services.connected_rsm() as rsm:
-        yield TierReader(rlmm, rsm, services)
+        yield TierReader(rlmm, rsm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +106,12 @@ def wanted_partitions(tier: TierReader, options: RecordsOptions) -> list[TopicId
     found: dict[TopicIdPartition, None] = {}
     deleted: set[TopicIdPartition] = set()
     for topic in options.topics or ("",):
-        token = ""
-        while True:
-            page = tier.call(tier.rlmm.list_partitions, topic=topic, page_token=token)
-            for summary in page.partitions:
-                tp = summary.topic_id_partition
-                if not options.topic_ids or tp.topic_id in options.topic_ids:
-                    found[tp] = None
-                    if summary.delete_state is not None:
-                        deleted.add(tp)
-            token = page.next_page_token
-            if not token:
-                break
+        for summary in all_partitions(tier.rlmm, topic=topic):
+            tp = summary.topic_id_partition
+            if not options.topic_ids or tp.topic_id in options.topic_ids:
+                found[tp] = None
+                if summary.delete_state is not None:
+                    deleted.add(tp)
         named = [tp for tp in found if not topic or tp.topic == topic]
         ids = _ids_of(topic, named, deleted)
         for tp in named:
@@ -165,9 +156,9 @@ def read_reach(
     Args:
         is_exact: False: begin at the first offset from there on that a segment has.
     """
-    state = tier.call(tier.rlmm.partition_state, tp).value
+    state = tier.rlmm.partition_state(tp).value
     start = max(from_offset or 0, state.log_start_offset)
-    segments = list(_finished(tier, tp, start))
+    segments = list(all_segments(tier.rlmm, tp, states=[_FINISHED], min_offset=start))
     if not segments:
         return PartitionReach(tp, Reach((), start, start), start, state, Lineage())
     lineage = _lineage(tier, segments, state)
@@ -186,25 +177,6 @@ def require_range(found: PartitionReach, first: int, end: int, hint: str) -> Non
         f"tier has {found.reach.first} to {found.end - 1}; retention or `sediment topics "
         f"delete` may have deleted the others. {hint}"
     )
-
-
-def _finished(
-    tier: TierReader, tp: TopicIdPartition, min_offset: int
-) -> Iterator[RemoteLogSegmentMetadata]:
-    token = ""
-    while True:
-        page = tier.call(
-            tier.rlmm.list_remote_log_segments,
-            tp,
-            states=[RemoteLogSegmentState.COPY_SEGMENT_FINISHED],
-            min_offset=min_offset,
-            page_size=MAX_PAGE_SIZE,
-            page_token=token,
-        )
-        yield from page.segments
-        token = page.next_page_token
-        if not token:
-            return
 
 
 def _lineage(

@@ -5,19 +5,16 @@ from itertools import islice
 from uuid import UUID
 
 import pyarrow as pa
-from tenacity import Retrying
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import (
     MAX_OBJECT_SHARDS,
     ObjectQuery,
-    RemoteStorageManager,
     SegmentObjects,
     all_segment_objects,
     shard_of,
 )
-from services.api.segments import RemoteLogSegmentMetadata
 from services.workflows.deletion import Deleter, DeletionOutcome, finish_deletion
 from services.workflows.removal import finish_removal
 from spark_jobs.connections import Services
@@ -56,10 +53,10 @@ def delete_marked(
     # No more at once than fit into a second.
     size = batch_size if segments_per_s is None else min(batch_size, max(1, int(segments_per_s)))
     with services.connected_rlmm() as rlmm, services.connected_rsm() as rsm:
-        retrying, rows = services.retrying(), rows_in(batches)
+        rows = rows_in(batches)
         while batch := [segment_of(row) for row in islice(rows, size)]:
             pace.wait_for(len(batch))
-            outcomes = retrying(_deleted, rlmm, rsm, batch, deleter)
+            outcomes = finish_deletion(rlmm, rsm, batch, deleter, now_ms())
             yield from batches_of(map(_row, outcomes), DELETED_SCHEMA)
 
 
@@ -72,9 +69,8 @@ def finish_partitions(
     """
     rows = list(rows_in(batches))
     with services.connected_rlmm() as rlmm, services.connected_objects() as objects:
-        retrying = services.retrying()
-        left = retrying(_objects_left, objects, rows)
-        ends = (_finished(rlmm, retrying, row, left, deleter) for row in rows)
+        left = _objects_left(objects, rows)
+        ends = (_finished(rlmm, row, left, deleter) for row in rows)
         yield from batches_of(ends, FINISHED_SCHEMA)
 
 
@@ -94,15 +90,6 @@ def _objects_left(objects: SegmentObjects, rows: Sequence[Row]) -> Mapping[tuple
     return left
 
 
-def _deleted(
-    rlmm: RemoteLogMetadataManager,
-    rsm: RemoteStorageManager,
-    batch: list[RemoteLogSegmentMetadata],
-    deleter: Deleter,
-) -> list[DeletionOutcome]:
-    return list(finish_deletion(rlmm, rsm, batch, deleter, now_ms()))
-
-
 def _row(outcome: DeletionOutcome) -> Row:
     return {
         "segment_id": str(outcome.segment.remote_log_segment_id.id),
@@ -113,7 +100,6 @@ def _row(outcome: DeletionOutcome) -> Row:
 
 def _finished(
     rlmm: RemoteLogMetadataManager,
-    retrying: Retrying,
     row: Row,
     left: Mapping[tuple[UUID, int], str],
     deleter: Deleter,
@@ -123,7 +109,7 @@ def _finished(
     if found is not None:
         return {**made, "outcome": FAILED, "error": _LEFT.format(found)}
     try:
-        gone = retrying(finish_removal, rlmm, topic_id_partition_of(row), deleter, now_ms())
+        gone = finish_removal(rlmm, topic_id_partition_of(row), deleter, now_ms())
     except (RetriableRemoteStorageError, ThrottledError):
         raise
     except RemoteStorageError as e:

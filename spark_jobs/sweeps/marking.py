@@ -11,7 +11,6 @@ from itertools import chain
 from uuid import UUID
 
 import pyarrow as pa
-from tenacity import Retrying
 
 from services.api.errors import (
     ConcurrentUpdateError,
@@ -97,10 +96,10 @@ def mark_retention(
     Safe to run twice: a segment that is already marked counts as marked.
     """
     with services.connected_rlmm() as rlmm:
-        retrying, pace = services.retrying(), Pace(segments_per_s)
-        planner = RetentionPlanner(rlmm, retrying, copy_grace_ms)
+        pace = Pace(segments_per_s)
+        planner = RetentionPlanner(rlmm, copy_grace_ms)
         marks = (
-            mark_partition(rlmm, retrying, _paced(pace, plan), planner.plan_again, deleter)
+            mark_partition(rlmm, _paced(pace, plan), planner.plan_again, deleter)
             for plan in plans_of(rows_in(batches))
         )
         yield from batches_of(chain.from_iterable(map(_rows, marks)), MARKED_SCHEMA)
@@ -115,10 +114,10 @@ def mark_removals(
 ) -> Iterator[pa.RecordBatch]:
     """Mark removed partitions DELETE_PARTITION_STARTED, then their segments."""
     with services.connected_rlmm() as rlmm:
-        retrying, pace = services.retrying(), Pace(segments_per_s)
-        planner = RemovalPlanner(rlmm, retrying, grace_ms)
+        pace = Pace(segments_per_s)
+        planner = RemovalPlanner(rlmm, grace_ms)
         marks = (
-            mark_removal(rlmm, retrying, _paced(pace, plan), planner.plan_again, deleter)
+            mark_removal(rlmm, _paced(pace, plan), planner.plan_again, deleter)
             for plan in plans_of(rows_in(batches))
         )
         yield from batches_of(chain.from_iterable(map(_rows, marks)), MARKED_SCHEMA)
@@ -132,7 +131,6 @@ def _paced(pace: Pace, plan: PartitionPlan) -> PartitionPlan:
 
 def mark_partition(
     rlmm: RemoteLogMetadataManager,
-    retrying: Retrying,
     plan: PartitionPlan,
     plan_again: PlanAgain,
     deleter: Deleter,
@@ -152,7 +150,7 @@ def mark_partition(
     def mark(planned: PartitionPlan) -> None:
         moved.clear()
         stale: ConcurrentUpdateError | None = None
-        for outcome in _begun(rlmm, retrying, planned, deleter):
+        for outcome in _begun(rlmm, planned, deleter):
             segment_id = outcome.segment.remote_log_segment_id.id
             marks[segment_id] = _mark_of(outcome)
             seen[segment_id] = outcome.segment
@@ -182,7 +180,6 @@ def mark_partition(
 
 def mark_removal(
     rlmm: RemoteLogMetadataManager,
-    retrying: Retrying,
     plan: PartitionPlan,
     plan_again: PlanAgain,
     deleter: Deleter,
@@ -196,12 +193,12 @@ def mark_removal(
         return PartitionMarks(plan)
     tp = plan.topic_id_partition
     try:
-        _begin_removal(rlmm, retrying, plan, plan_again, deleter)
+        _begin_removal(rlmm, plan, plan_again, deleter)
     except _NOT_MARKED:
         raise
     except RemoteStorageError as e:
         return PartitionMarks(plan, _by_id(_unmarked(plan, e)), _refusal(e))
-    outcomes = retrying(begin_deletion, rlmm, tp, plan.deletions, None, None, deleter, now_ms())
+    outcomes = begin_deletion(rlmm, tp, plan.deletions, None, None, deleter, now_ms())
     marks = _by_id(outcomes)
     # The partition cannot be finished while segments are left, so the first of them speaks for it.
     return PartitionMarks(plan, marks, _worst(marks.values()))
@@ -214,7 +211,6 @@ def now_ms() -> int:
 
 def _begin_removal(
     rlmm: RemoteLogMetadataManager,
-    retrying: Retrying,
     plan: PartitionPlan,
     plan_again: PlanAgain,
     deleter: Deleter,
@@ -222,7 +218,7 @@ def _begin_removal(
     tp = plan.topic_id_partition
 
     def begin(planned: PartitionPlan) -> None:
-        retrying(begin_removal, rlmm, tp, deleter, now_ms(), planned.revision)
+        begin_removal(rlmm, tp, deleter, now_ms(), planned.revision)
 
     def due_plan() -> PartitionPlan:
         now = plan_again(tp)
@@ -234,7 +230,7 @@ def _begin_removal(
 
 
 def _begun(
-    rlmm: RemoteLogMetadataManager, retrying: Retrying, plan: PartitionPlan, deleter: Deleter
+    rlmm: RemoteLogMetadataManager, plan: PartitionPlan, deleter: Deleter
 ) -> list[DeletionOutcome]:
     """Call begin_deletion; turn a refusal of the whole into the outcome of each segment."""
     if not plan.deletions or plan.config_revision is None:
@@ -242,9 +238,7 @@ def _begun(
     expected = ExpectedRevisions(plan.revision, plan.config_revision)
     tp, log_start = plan.topic_id_partition, plan.log_start_offset
     try:
-        return retrying(
-            begin_deletion, rlmm, tp, plan.deletions, log_start, expected, deleter, now_ms()
-        )
+        return begin_deletion(rlmm, tp, plan.deletions, log_start, expected, deleter, now_ms())
     except _NOT_MARKED:
         raise
     except RemoteStorageError as e:

@@ -60,9 +60,9 @@ def parse_args(argv: Sequence[str]) -> Config:
 def run(engine: Engine, this: SweepRun, config: Config) -> SweepReport:
     """Run one sweep and return its report."""
     services, options = config.options.services, config.options
-    deleter, retrying = Deleter(plan_id=this.plan_id), services.retrying()
+    deleter = Deleter(plan_id=this.plan_id)
     with services.connected_rlmm() as rlmm:
-        removals = deleted_partitions(rlmm, retrying, options.topics, engine.parallelism)
+        removals = deleted_partitions(rlmm, options.topics, engine.parallelism)
         engine.require_room(removals.segments)
         stages = Stages(
             inputs=removals.partitions,
@@ -82,13 +82,11 @@ def run(engine: Engine, this: SweepRun, config: Config) -> SweepReport:
                 batch_size=options.batch_size,
                 segments_per_s=pace,
             ),
-            read_config=lambda topic_id: retrying(rlmm.topic_config, topic_id).config,
+            read_config=lambda topic_id: rlmm.topic_config(topic_id).config,
             why_stops=why_removal_stops,
             finish=partial(finish_partitions, services=services, deleter=deleter),
             uncounted=(
-                {}
-                if options.max_topic_percent is None
-                else topic_sizes(rlmm, retrying, options.topics)
+                {} if options.max_topic_percent is None else topic_sizes(rlmm, options.topics)
             ),
         )
         report = sweep(engine, stages, options, this)

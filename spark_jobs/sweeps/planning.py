@@ -6,7 +6,6 @@ from itertools import chain, groupby
 from uuid import UUID
 
 import pyarrow as pa
-from tenacity import Retrying
 
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
@@ -14,10 +13,11 @@ from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import (
     PartitionSummary,
     RemoteLogMetadataManager,
-    SegmentPage,
+    all_partitions,
+    all_segments,
 )
 from services.api.retention import Deletion, DeletionReason, plan_retention, young_copies
-from services.api.segment_batches import MAX_SHARDS, SegmentBatch, SegmentScan
+from services.api.segment_batches import MAX_SHARDS, SegmentScan
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner, StoredTopicConfig, TopicConfig
 from services.workflows.removal import removal_of
@@ -67,7 +67,7 @@ class Scope:
 
 
 def retention_scope(
-    rlmm: RemoteLogMetadataManager, retrying: Retrying, topics: Sequence[str], parallelism: int
+    rlmm: RemoteLogMetadataManager, topics: Sequence[str], parallelism: int
 ) -> Scope:
     """Read each topic's settings once, and scan only topics that sweeps own.
 
@@ -76,10 +76,10 @@ def retention_scope(
     sizes, skipped = dict[str, PlanSize](), dict[Key, str]()
     reasons: dict[UUID, str | None] = {}
     for name in topics or [""]:
-        for summary in _summaries(rlmm, retrying, name):
+        for summary in all_partitions(rlmm, topic=name):
             tp = summary.topic_id_partition
             if tp.topic_id not in reasons:
-                config = retrying(rlmm.topic_config, tp.topic_id).config
+                config = rlmm.topic_config(tp.topic_id).config
                 reasons[tp.topic_id] = _why_skipped(config)
             why = reasons[tp.topic_id]
             if why is None:
@@ -110,23 +110,6 @@ def _scan(
     }
 
 
-def _summaries(
-    rlmm: RemoteLogMetadataManager,
-    retrying: Retrying,
-    topic: str,
-    delete_states: Sequence[RemotePartitionDeleteState] = (),
-) -> Iterator[PartitionSummary]:
-    token = ""
-    while True:
-        page = retrying(
-            rlmm.list_partitions, topic=topic, delete_states=delete_states, page_token=token
-        )
-        yield from page.partitions
-        token = page.next_page_token
-        if not token:
-            return
-
-
 def plan_scans(
     batches: Iterable[pa.RecordBatch], services: Services, copy_grace_ms: int
 ) -> Iterator[pa.RecordBatch]:
@@ -136,40 +119,31 @@ def plan_scans(
     that were yielded cannot be taken back, so a scan that breaks later fails its task.
     """
     with services.connected_rlmm() as rlmm:
-        planner = RetentionPlanner(rlmm, services.retrying(), copy_grace_ms)
+        planner = RetentionPlanner(rlmm, copy_grace_ms)
         plans = (
             planner.plan_rows(rows)
             for row in rows_in(batches)
-            for _, rows in groupby(_scanned(rlmm, services, row), key=partition_key)
+            for _, rows in groupby(_scanned(rlmm, row), key=partition_key)
         )
         yield from batches_of(chain.from_iterable(map(rows_of, plans)), PLAN_SCHEMA)
 
 
-def _scanned(rlmm: RemoteLogMetadataManager, services: Services, row: Row) -> Iterator[Row]:
+def _scanned(rlmm: RemoteLogMetadataManager, row: Row) -> Iterator[Row]:
     states = tuple(RemoteLogSegmentState[name] for name in row["states"])
-    scan = SegmentScan(row["shard"], row["shards"], states, row["topic"])
     left_out = frozenset(row["except_topics"])
-    for batch in services.retrying()(_begun, rlmm, scan):
+    for batch in rlmm.scan_remote_log_segments(
+        SegmentScan(row["shard"], row["shards"], states, row["topic"])
+    ):
         with pa.ipc.open_stream(batch.arrow_ipc) as stream:
             yield from (each for each in rows_in(stream) if each["topic"] not in left_out)
-
-
-def _begun(rlmm: RemoteLogMetadataManager, scan: SegmentScan) -> Iterator[SegmentBatch]:
-    """Start a scan; return when its first batch has arrived."""
-    batches = rlmm.scan_remote_log_segments(scan)
-    first = next(batches, None)
-    return iter(()) if first is None else chain([first], batches)
 
 
 class RetentionPlanner:
     """Plan retention per partition; read each topic's settings once. Not thread-safe."""
 
-    def __init__(
-        self, rlmm: RemoteLogMetadataManager, retrying: Retrying, copy_grace_ms: int
-    ) -> None:
+    def __init__(self, rlmm: RemoteLogMetadataManager, copy_grace_ms: int) -> None:
         """Treat a COPY_SEGMENT_STARTED younger than `copy_grace_ms` as being copied."""
         self._rlmm = rlmm
-        self._retrying = retrying
         self._copy_grace_ms = copy_grace_ms
         self._configs: dict[UUID, StoredTopicConfig] = {}
 
@@ -203,7 +177,7 @@ class RetentionPlanner:
         segments, earlier = _segments_and_plan_ids(r for r in rows if r["state"] == _DELETING.name)
         deletions: tuple[Deletion, ...] = ()
         if segments:
-            now_ms = self._retrying(self._rlmm.partition_state, tp).value.read_at_ms
+            now_ms = self._rlmm.partition_state(tp).value.read_at_ms
             deletions = tuple(
                 Deletion(s, DeletionReason.DELETION_NOT_FINISHED, f"found {s.state.value}")
                 for s in segments
@@ -226,13 +200,12 @@ class RetentionPlanner:
         """
         self._configs.pop(tp.topic_id, None)
         config = self._config(tp.topic_id)
-        # The revision of the first page: if a later page shows a newer one, RLMM refuses the marks.
-        pages = self._retrying(lambda: list(_pages(self._rlmm, tp)))
-        revision = pages[0].revision
+        # Read before the segments: if they show a newer revision, RLMM refuses the marks.
+        revision = self._rlmm.partition_state(tp).revision
         skipped = _why_skipped(config.config)
         if skipped is not None:
             return PartitionPlan(tp, revision, config.revision, skipped=skipped)
-        segments = [segment for page in pages for segment in page.segments]
+        segments = list(all_segments(self._rlmm, tp))
         return self._plan(tp, revision, config, segments, {})
 
     def _plan(
@@ -243,7 +216,7 @@ class RetentionPlanner:
         segments: Sequence[RemoteLogSegmentMetadata],
         earlier: Mapping[UUID, str],
     ) -> PartitionPlan:
-        state = self._retrying(self._rlmm.partition_state, tp).value
+        state = self._rlmm.partition_state(tp).value
         young = young_copies(segments, state.read_at_ms, self._copy_grace_ms)
         being_copied = {segment.remote_log_segment_id.id for segment in young}
         made = plan_retention(
@@ -265,7 +238,7 @@ class RetentionPlanner:
 
     def _config(self, topic_id: UUID) -> StoredTopicConfig:
         if topic_id not in self._configs:
-            self._configs[topic_id] = self._retrying(self._rlmm.topic_config, topic_id)
+            self._configs[topic_id] = self._rlmm.topic_config(topic_id)
         return self._configs[topic_id]
 
 
@@ -301,16 +274,6 @@ def _segments_and_plan_ids(
     return segments, plan_ids
 
 
-def _pages(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> Iterator[SegmentPage]:
-    token = ""
-    while True:
-        page = rlmm.list_remote_log_segments(tp, page_token=token)
-        yield page
-        token = page.next_page_token
-        if not token:
-            return
-
-
 IN_GRACE = "marked for deletion, within the grace period"
 _MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
 _STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
@@ -333,13 +296,13 @@ class Removals:
 
 
 def deleted_partitions(
-    rlmm: RemoteLogMetadataManager, retrying: Retrying, topics: Sequence[str], parallelism: int
+    rlmm: RemoteLogMetadataManager, topics: Sequence[str], parallelism: int
 ) -> Removals:
     """List the partitions that are MARKED or STARTED."""
     summaries = [
         each
         for topic in topics or [""]
-        for each in _summaries(rlmm, retrying, topic, _BEING_DELETED)
+        for each in all_partitions(rlmm, topic=topic, delete_states=_BEING_DELETED)
     ]
     sizes = {each.topic_id_partition: size_of(each.totals) for each in summaries}
     summaries.sort(key=lambda each: -sizes[each.topic_id_partition].segments)
@@ -360,14 +323,12 @@ def deleted_partitions(
     return Removals(pa.Table.from_pylist(dealt(rows, tasks), REMOVALS_SCHEMA), tasks, size.segments)
 
 
-def topic_sizes(
-    rlmm: RemoteLogMetadataManager, retrying: Retrying, topics: Sequence[str]
-) -> dict[Key, Size]:
+def topic_sizes(rlmm: RemoteLogMetadataManager, topics: Sequence[str]) -> dict[Key, Size]:
     """Return the sizes of all partitions of topics, as far as RLMM sends totals."""
     return {
         (tp.topic, str(tp.topic_id), tp.partition): (totals.live_segments, totals.live_bytes)
         for topic in topics or [""]
-        for each in _summaries(rlmm, retrying, topic)
+        for each in all_partitions(rlmm, topic=topic)
         for tp, totals in [(each.topic_id_partition, each.totals)]
         if totals is not None
     }
@@ -392,7 +353,7 @@ def plan_removals(
     Holds one partition's segments in memory at a time.
     """
     with services.connected_rlmm() as rlmm:
-        planner = RemovalPlanner(rlmm, services.retrying(), grace_ms)
+        planner = RemovalPlanner(rlmm, grace_ms)
         plans = (planner.plan_with_segments(summary_of(row)) for row in rows_in(batches))
         yield from batches_of(chain.from_iterable(map(rows_of, plans)), PLAN_SCHEMA)
 
@@ -411,15 +372,14 @@ def plan_removal(summary: PartitionSummary, is_on_hold: bool, grace_ms: int) -> 
 class RemovalPlanner:
     """Plan removals page by page; read each topic's settings once. Not thread-safe."""
 
-    def __init__(self, rlmm: RemoteLogMetadataManager, retrying: Retrying, grace_ms: int) -> None:
+    def __init__(self, rlmm: RemoteLogMetadataManager, grace_ms: int) -> None:
         self._rlmm = rlmm
-        self._retrying = retrying
         self._grace_ms = grace_ms
         self._holds: dict[UUID, bool] = {}
 
     def plans(self, topic: str) -> Iterator[PartitionPlan]:
         """Plan the MARKED and STARTED partitions of topics with this name; empty for all."""
-        for summary in _summaries(self._rlmm, self._retrying, topic, _BEING_DELETED):
+        for summary in all_partitions(self._rlmm, topic=topic, delete_states=_BEING_DELETED):
             yield plan_removal(summary, self._is_on_hold(summary), self._grace_ms)
 
     def plan_with_segments(self, summary: PartitionSummary) -> PartitionPlan:
@@ -429,10 +389,9 @@ class RemovalPlanner:
         if plan.skipped is not None:
             return plan
         try:
-            pages = self._retrying(lambda: list(_pages(self._rlmm, tp)))
+            segments = list(all_segments(self._rlmm, tp))
         except RemoteResourceNotFoundError:
             return replace(plan, skipped=GONE)
-        segments = [segment for page in pages for segment in page.segments]
         return replace(
             plan,
             deletions=tuple(map(_removal_or_rest, segments)),
@@ -457,7 +416,7 @@ class RemovalPlanner:
     def _is_on_hold(self, summary: PartitionSummary) -> bool:
         topic_id = summary.topic_id_partition.topic_id
         if topic_id not in self._holds:
-            stored = self._retrying(self._rlmm.topic_config, topic_id)
+            stored = self._rlmm.topic_config(topic_id)
             self._holds[topic_id] = stored.config.hold
         return self._holds[topic_id]
 

@@ -57,9 +57,9 @@ def run(engine: Engine, this: SweepRun, config: Config) -> SweepReport:
     """Run one sweep and return its report."""
     services, options = config.options.services, config.options
     deleter = Deleter(retention_owner=RetentionOwner.SWEEP, plan_id=this.plan_id)
-    grace_ms, retrying = config.copy_grace_ms, services.retrying()
+    grace_ms = config.copy_grace_ms
     with services.connected_rlmm() as rlmm:
-        scope = retention_scope(rlmm, retrying, options.topics, engine.parallelism)
+        scope = retention_scope(rlmm, options.topics, engine.parallelism)
         engine.require_room(scope.segments)
         stages = Stages(
             inputs=scope.scans,
@@ -79,7 +79,7 @@ def run(engine: Engine, this: SweepRun, config: Config) -> SweepReport:
                 batch_size=options.batch_size,
                 segments_per_s=pace,
             ),
-            read_config=lambda topic_id: retrying(rlmm.topic_config, topic_id).config,
+            read_config=lambda topic_id: rlmm.topic_config(topic_id).config,
             why_stops=why_retention_stops,
             skipped=scope.skipped,
         )

@@ -14,10 +14,8 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
-    DoubleType,
     IntegerType,
     LongType,
-    MapType,
     StringType,
     StructField,
     StructType,
@@ -57,13 +55,11 @@ class Kind(Enum):
     STRING = "string"
     INT = "int"
     LONG = "bigint"
-    DOUBLE = "double"
     BOOLEAN = "boolean"
     BINARY = "binary"
     TIMESTAMP = "timestamp"
     EPOCHS = "array<struct<leader_epoch:int,start_offset:bigint>>"
     GAPS = "array<struct<start_offset:bigint,end_offset:bigint,kind:string>>"
-    SETTINGS = "map<string,string>"
 
     @property
     def of_spark(self) -> DataType:
@@ -78,26 +74,22 @@ _SPARK_TYPES: dict[Kind, DataType] = {
     Kind.STRING: StringType(),
     Kind.INT: IntegerType(),
     Kind.LONG: LongType(),
-    Kind.DOUBLE: DoubleType(),
     Kind.BOOLEAN: BooleanType(),
     Kind.BINARY: BinaryType(),
     Kind.TIMESTAMP: TimestampType(),
     Kind.EPOCHS: ArrayType(_EPOCH_FIELDS),
     Kind.GAPS: ArrayType(_GAP_FIELDS),
-    Kind.SETTINGS: MapType(StringType(), StringType()),
 }
 
 _ARROW_TYPES: dict[Kind, pa.DataType] = {
     Kind.STRING: pa.string(),
     Kind.INT: pa.int32(),
     Kind.LONG: pa.int64(),
-    Kind.DOUBLE: pa.float64(),
     Kind.BOOLEAN: pa.bool_(),
     Kind.BINARY: pa.binary(),
     Kind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
     Kind.EPOCHS: pa.list_(pa.field("element", ARROW_EPOCH)),
     Kind.GAPS: pa.list_(pa.field("element", _ARROW_GAP)),
-    Kind.SETTINGS: pa.map_(pa.string(), pa.string()),
 }
 
 

@@ -1,31 +1,17 @@
-"""Read the partitions that RLMM knows, and its topics: the tables `partitions` and `topics`."""
+"""Read the partitions that RLMM knows: the table `partitions`."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, ClassVar
-from uuid import UUID
 
 import pyarrow as pa
 
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import uuid_to_text
-from services.api.partitions import (
-    PartitionState,
-    RemotePartitionDeleteState,
-    VerificationKind,
-)
-from services.api.remote_log_metadata_manager import PartitionSummary
+from services.api.partitions import PartitionState, RemotePartitionDeleteState
+from services.api.remote_log_metadata_manager import PartitionSummary, RemoteLogMetadataManager
 from spark_jobs.tables.columns import Columns, Kind, epoch_rows, micros
-from spark_jobs.tables.conditions import Condition, Relation
-from spark_jobs.tables.table import (
-    PARTITION_OPTIONS,
-    Connected,
-    Table,
-    check_names,
-    in_shards,
-    known_partitions,
-    known_verifications,
-)
+from spark_jobs.tables.table import Table, Wanted, in_shards, known_partitions
 
 
 class PartitionsTable(Table):
@@ -57,36 +43,25 @@ class PartitionsTable(Table):
             "copied_through_offset": Kind.LONG,
         }
     )
-    option_columns: ClassVar = {
-        **PARTITION_OPTIONS,
-        "state": ("delete_state", Relation.IN),
-        "fromTime": ("known_since", Relation.AT_LEAST),
-        "toTime": ("known_since", Relation.AT_MOST),
-    }
+    filters: ClassVar = ("topic", "state")
+    states: ClassVar = tuple(RemotePartitionDeleteState.__members__)
 
-    def check_states(self, states: Sequence[str]) -> None:
-        check_names(states, RemotePartitionDeleteState)
-
-    def tasks(
-        self, connected: Connected, conditions: Sequence[Condition], shards: int
-    ) -> list[Any]:
-        return in_shards(list(known_partitions(connected, conditions)), shards)
+    def tasks(self, rlmm: RemoteLogMetadataManager, wanted: Wanted) -> list[Any]:
+        return in_shards(list(known_partitions(rlmm, wanted)), wanted.shards)
 
     def batches(
-        self,
-        connected: Connected,
-        task: list[PartitionSummary],
-        conditions: Sequence[Condition],
+        self, rlmm: RemoteLogMetadataManager, task: list[PartitionSummary]
     ) -> Iterator[pa.RecordBatch]:
-        return self.columns.batches(self._rows(connected, task))
+        return self.columns.batches(_rows(rlmm, task))
 
-    def _rows(self, connected: Connected, task: list[PartitionSummary]) -> Iterator[dict[str, Any]]:
-        for summary in task:
-            try:
-                read = connected.call(connected.rlmm.partition_state, summary.topic_id_partition)
-            except RemoteResourceNotFoundError:
-                continue  # it was removed since the driver listed it
-            yield _row(replace(summary, revision=read.revision), read.value)
+
+def _rows(rlmm: RemoteLogMetadataManager, task: list[PartitionSummary]) -> Iterator[dict[str, Any]]:
+    for summary in task:
+        try:
+            read = rlmm.partition_state(summary.topic_id_partition)
+        except RemoteResourceNotFoundError:
+            continue  # it was removed since the driver listed it
+        yield _row(replace(summary, revision=read.revision), read.value)
 
 
 def _row(summary: PartitionSummary, state: PartitionState) -> dict[str, Any]:
@@ -122,77 +97,3 @@ def _row(summary: PartitionSummary, state: PartitionState) -> dict[str, Any]:
             "copied_through_offset": report.copied_through_offset,
         }
     return row
-
-
-@dataclass
-class _Topic:
-    """A topic, the number of its partitions, and when all of it was verified last."""
-
-    topic_id: UUID
-    name: str
-    cluster_id: str | None
-    partitions: int = 0
-    deleting: int = 0
-    verified_ms: dict[VerificationKind, int] = field(default_factory=dict)
-
-
-class TopicsTable(Table):
-    """Every topic with a known partition, with its settings."""
-
-    name = "topics"
-    columns = Columns(
-        {
-            "topic": Kind.STRING,
-            "topic_id": Kind.STRING,
-            "partitions": Kind.INT,
-            "deleting_partitions": Kind.INT,
-            "cluster_id": Kind.STRING,
-            "settings": Kind.SETTINGS,
-            "settings_revision": Kind.LONG,
-            "reconciled_at": Kind.TIMESTAMP,
-            "scrubbed_at": Kind.TIMESTAMP,
-        }
-    )
-    option_columns: ClassVar = {
-        "topic": ("topic", Relation.IN),
-        "topicId": ("topic_id", Relation.IN),
-    }
-
-    def tasks(
-        self, connected: Connected, conditions: Sequence[Condition], shards: int
-    ) -> list[Any]:
-        topics: dict[UUID, _Topic] = {}
-        for summary in known_partitions(connected, conditions):
-            tp = summary.topic_id_partition
-            topic = topics.setdefault(
-                tp.topic_id, _Topic(tp.topic_id, tp.topic, summary.cluster_id)
-            )
-            topic.partitions += 1
-            topic.deleting += summary.delete_state is not None
-        for each in known_verifications(connected, conditions):
-            if each.verified.topic_id in topics and each.verified_parts == each.parts:
-                topics[each.verified.topic_id].verified_ms[each.kind] = each.ended_ms
-        return in_shards(list(topics.values()), shards)
-
-    def batches(
-        self, connected: Connected, task: list[_Topic], conditions: Sequence[Condition]
-    ) -> Iterator[pa.RecordBatch]:
-        return self.columns.batches(self._rows(connected, task))
-
-    def _rows(self, connected: Connected, task: list[_Topic]) -> Iterator[dict[str, Any]]:
-        for topic in task:
-            try:
-                stored = connected.call(connected.rlmm.topic_config, topic.topic_id)
-            except RemoteResourceNotFoundError:
-                continue  # it was removed since the driver listed it
-            yield {
-                "topic": topic.name,
-                "topic_id": uuid_to_text(topic.topic_id),
-                "partitions": topic.partitions,
-                "deleting_partitions": topic.deleting,
-                "cluster_id": topic.cluster_id,
-                "settings": dict(stored.entries),
-                "settings_revision": stored.revision,
-                "reconciled_at": micros(topic.verified_ms.get(VerificationKind.RECONCILE)),
-                "scrubbed_at": micros(topic.verified_ms.get(VerificationKind.SCRUB)),
-            }

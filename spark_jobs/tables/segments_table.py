@@ -1,41 +1,30 @@
 """Read the segments that RLMM knows: the table `segments`."""
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from services.api.segment_batches import SegmentBatch, SegmentScan
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.segment_batches import SegmentScan
 from services.api.segments import RemoteLogSegmentState
-from services.api.validation import require
 from spark_jobs.tables.columns import ARROW_EPOCH, Columns, Kind, kafka_ids, micros_of
-from spark_jobs.tables.conditions import Condition, Relation, allowed_values
-from spark_jobs.tables.table import (
-    PARTITION_OPTIONS,
-    Connected,
-    Table,
-    check_names,
-    known_partitions,
-    members,
+from spark_jobs.tables.table import Table, Wanted
+
+_SAME = (
+    "topic",
+    "partition",
+    "start_offset",
+    "end_offset",
+    "segment_size_in_bytes",
+    "state",
+    "broker_id",
+    "broker_leader_epoch",
+    "txn_idx_empty",
+    "custom_metadata",
+    "plan_id",
+    "copy_leased",
 )
-
-_GONE = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
-
-_SAME = {
-    "topic": Kind.STRING,
-    "partition": Kind.INT,
-    "start_offset": Kind.LONG,
-    "end_offset": Kind.LONG,
-    "segment_size_in_bytes": Kind.INT,
-    "state": Kind.STRING,
-    "broker_id": Kind.INT,
-    "broker_leader_epoch": Kind.INT,
-    "txn_idx_empty": Kind.BOOLEAN,
-    "custom_metadata": Kind.BINARY,
-    "plan_id": Kind.STRING,
-    "copy_leased": Kind.BOOLEAN,
-}
 """Columns that are as in a scan."""
 
 COLUMNS = Columns(
@@ -68,68 +57,30 @@ class SegmentsTable(Table):
 
     name = "segments"
     columns = COLUMNS
-    option_columns: ClassVar = {
-        **PARTITION_OPTIONS,
-        "state": ("state", Relation.IN),
-        "fromOffset": ("end_offset", Relation.AT_LEAST),
-        "toOffset": ("start_offset", Relation.AT_MOST),
-        "fromTime": ("max_timestamp", Relation.AT_LEAST),
-        "toTime": ("max_timestamp", Relation.AT_MOST),
-    }
+    filters: ClassVar = ("topic", "state")
+    states: ClassVar = tuple(
+        state.name
+        for state in RemoteLogSegmentState
+        if state is not RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+    )
 
-    def check_states(self, states: Sequence[str]) -> None:
-        check_names(states, RemoteLogSegmentState)
-        reason = f"{_GONE.name} is never listed; the table events has when it was reached"
-        require(_GONE.name not in states, "option state", reason)
-
-    def tasks(
-        self, connected: Connected, conditions: Sequence[Condition], shards: int
-    ) -> list[Any]:
-        states = members(conditions, "state", RemoteLogSegmentState)
-        topics = self._topics(connected, conditions)
-        wanted = [state for state in states or () if state is not _GONE]
-        if topics == [] or (states is not None and not wanted):
-            return []
-        names = [""] if topics is None else topics
-        each = max(shards // len(names), 1)
-        return [SegmentScan(shard, each, wanted, name) for name in names for shard in range(each)]
-
-    def _topics(self, connected: Connected, conditions: Sequence[Condition]) -> list[str] | None:
-        """Return the names of the topics to scan; None for all."""
-        topics = allowed_values(conditions, "topic")
-        if topics is not None:
-            return sorted(map(str, topics - {None, ""}))
-        if allowed_values(conditions, "topic_id") is None:
-            return None
-        # A scan takes names only.
-        found = known_partitions(connected, conditions)
-        return sorted({summary.topic_id_partition.topic for summary in found})
+    def tasks(self, rlmm: RemoteLogMetadataManager, wanted: Wanted) -> list[Any]:
+        states = tuple(RemoteLogSegmentState[name] for name in wanted.states)
+        names = wanted.topics or ("",)
+        each = max(wanted.shards // len(names), 1)
+        return [SegmentScan(shard, each, states, name) for name in names for shard in range(each)]
 
     def batches(
-        self, connected: Connected, task: SegmentScan, conditions: Sequence[Condition]
+        self, rlmm: RemoteLogMetadataManager, task: SegmentScan
     ) -> Iterator[pa.RecordBatch]:
-        """Read one scan; retry only its beginning, because rows cannot be taken back."""
-
-        def begun() -> Iterator[SegmentBatch]:
-            batches = connected.rlmm.scan_remote_log_segments(task)
-            first = next(batches, None)
-            return iter(()) if first is None else chain([first], batches)
-
-        for batch in connected.call(begun):
+        for batch in rlmm.scan_remote_log_segments(task):
             with pa.ipc.open_stream(batch.arrow_ipc) as stream:
                 yield from map(as_rows, stream)
 
 
 def as_rows(scanned: pa.RecordBatch) -> pa.RecordBatch:
-    """Convert a batch of a scan to COLUMNS.
-
-    A column that the RLMM of another release does not send is null.
-    """
-    known = set(scanned.schema.names)
-    arrays: dict[str, pa.Array] = {
-        name: scanned.column(name) if name in known else pa.nulls(scanned.num_rows, kind.of_arrow)
-        for name, kind in _SAME.items()
-    }
+    """Convert a batch of a scan to COLUMNS."""
+    arrays: dict[str, pa.Array] = {name: scanned.column(name) for name in _SAME}
     topic_ids = scanned.column("topic_id").dictionary_encode()
     arrays["topic_id"] = kafka_ids(topic_ids.dictionary).take(topic_ids.indices)
     arrays["segment_id"] = kafka_ids(scanned.column("segment_id"))

@@ -10,7 +10,6 @@ from services.api.ids import TopicIdPartition
 from spark_jobs.export.leases import Leases
 from spark_jobs.export.options import LEASE_MS, parse_args
 from spark_jobs.records.tier import TierReader
-from spark_jobs.source_options import SourceOptions
 from tests.harness.tier import a_topic
 from tests.spark.made_logs import copied, plain
 from tests.spark.records_reads import ServedTier
@@ -48,8 +47,6 @@ def test_the_page_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_leases_of_partitions_whose_turn_is_to_come_are_renewed(in_process: ServedTier) -> None:
     tier, minute = in_process, 60_000
-    given = {"rsm": tier.rsm_address, "rlmm": tier.rlmm_address}
-    services = SourceOptions(given, given).services("rlmm", "rsm")
     first, second, removed = (a_topic()[0] for _ in range(3))
     for tp in (first, second):
         copied(tier, tp, 0, [plain(0, [b"a", b"b"])])
@@ -59,7 +56,7 @@ def test_leases_of_partitions_whose_turn_is_to_come_are_renewed(in_process: Serv
         [position] = tier.rlmm.partition_state(tp).value.export_positions
         return position.lease_until_ms
 
-    reader = TierReader(tier.rlmm, tier.rsm, services)
+    reader = TierReader(tier.rlmm, tier.rsm)
     leases = Leases(reader, "e", minute, [first, second, removed], lambda: now_s)
     leases.begin()
     begun = until_ms(second)

@@ -2,7 +2,6 @@
 
 from uuid import UUID
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -11,14 +10,8 @@ from services.api.segment_batches import SCAN_COLUMNS
 from services.workflows.deletion import Deleter
 from services.workflows.removal import begin_removal
 from spark_jobs.connections import Services
-from spark_jobs.segments_source import in_scan_schema, remote_log_segments
-from spark_jobs.sweeps.plan import (
-    SCAN_SCHEMA,
-    batches_of,
-    rows_in,
-    segment_columns,
-    segment_of,
-)
+from spark_jobs.segments_source import remote_log_segments
+from spark_jobs.sweeps.plan import SCAN_SCHEMA, segment_of
 from tests.harness.tier import Tier, a_topic, ids, now_ms, segment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
@@ -28,22 +21,6 @@ _ARROW_NAMES = {"list<item: int32>": "list<int32>", "list<item: int64>": "list<i
 def test_the_schema_is_that_of_the_scan() -> None:
     columns = [(f.name, str(f.type)) for f in SCAN_SCHEMA]
     assert [(name, _ARROW_NAMES.get(kind, kind)) for name, kind in columns] == list(SCAN_COLUMNS)
-
-
-def test_the_columns_of_another_release_are_read_too() -> None:
-    """Spark takes no batch that lacks one, or has another."""
-    [tp] = a_topic()
-    wanted = segment(tp, 0)
-    name = {"topic_id": str(tp.topic_id), "topic": tp.topic, "partition": tp.partition}
-    [now] = batches_of([{**name, "revision": 1, **segment_columns(wanted)}], SCAN_SCHEMA)
-    assert in_scan_schema(now) is now
-    other = now.drop_columns(["copy_leased"]).append_column("of_later", pa.array(["x"]))
-    read = in_scan_schema(other)
-    assert read.schema.equals(SCAN_SCHEMA)
-    [row] = rows_in([read])
-    assert segment_of(row) == wanted
-    del row["copy_leased"]
-    assert segment_of(row) == wanted
 
 
 def services_of(tier: Tier) -> Services:

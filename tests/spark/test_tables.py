@@ -1,6 +1,5 @@
 """RLMM's tables in Spark: `spark.read.format("sediment")`."""
 
-import pickle
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,27 +16,20 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from services.api.errors import InvalidRequestError
 from services.api.ids import uuid_to_text
 from services.api.partitions import (
-    Anomaly,
-    AnomalyKind,
     OffsetGap,
-    VerificationKind,
-    VerificationRun,
-    VerifiedTopic,
 )
 from services.api.segments import RemoteLogSegmentMetadata
+from spark_jobs.sweeps.plan import SCAN_SCHEMA
 from spark_jobs.tables.segments_table import COLUMNS, as_rows
 from spark_jobs.tables.source import TABLES, SedimentTables
 from tests.harness.tier import (
     BROKER,
-    HOUR_MS,
     OFFSETS,
-    SIZE_BYTES,
     Tier,
     a_topic,
     now_ms,
     segment,
 )
-from tests.spark.records_reads import ServedTier
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -110,17 +102,17 @@ def as_listed(tier: Tier, listed: RemoteLogSegmentMetadata) -> dict[str, Any]:
 
 
 def test_a_time_that_spark_cannot_hold_is_null() -> None:
-    columns: dict[str, Any] = {
+    given: dict[str, Any] = {
         "topic_id": [str(uuid4())] * 2,
         "segment_id": [str(uuid4())] * 2,
         "max_timestamp_ms": [2**63 - 1, 1],
         "event_timestamp_ms": [0, 0],
-        "leader_epochs": pa.array([[1], [1, 2]], pa.list_(pa.int32())),
-        "epoch_start_offsets": pa.array([[5], [6, 7]], pa.list_(pa.int64())),
+        "leader_epochs": [[1], [1, 2]],
+        "epoch_start_offsets": [[5], [6, 7]],
         "revision": [1, 1],
-        "delete_state": pa.nulls(2, pa.string()),
     }
-    made = as_rows(pa.RecordBatch.from_pydict(columns))
+    nulls = {name: [None, None] for name in SCAN_SCHEMA.names}
+    made = as_rows(pa.RecordBatch.from_pydict({**nulls, **given}, SCAN_SCHEMA))
     assert made.schema == COLUMNS.of_arrow
     assert made.column("max_timestamp").to_pylist() == [
         None,
@@ -132,42 +124,21 @@ def test_a_time_that_spark_cannot_hold_is_null() -> None:
     ]
 
 
-FILTERS = [
-    ("topic = '{topic}'", {"topic": "{topic}"}),
-    ("topic_id = '{topic_id}'", {"topicId": "{topic_id}"}),
-    (
-        "topic_id = '{topic_id}' AND partition IN (1, 2)",
-        {"topicId": "{topic_id}", "partition": "1,2"},
-    ),
-    (f"topic = '{{topic}}' AND state = '{FINISHED}'", {"topic": "{topic}", "state": FINISHED}),
-    (
-        "topic = '{topic}' AND end_offset >= 150 AND start_offset <= 210",
-        {"topic": "{topic}", "fromOffset": "150", "toOffset": "210"},
-    ),
-    (
-        "topic = '{topic}' AND max_timestamp >= timestamp_millis({time_ms})",
-        {"topic": "{topic}", "fromTime": "{time_ms}"},
-    ),
-]
-
-
 def test_options_select_what_filters_of_a_query_would(spark: SparkSession, tier: Tier) -> None:
     partitions = a_topic(partitions=3)
-    [tp, _, marked] = partitions
     for each in partitions:
         tier.fill(each, 3)
-    time_ms = now_ms() - HOUR_MS
+    [tp, _, marked] = partitions
     made = segment(tp, 3, broker_leader_epoch=None, max_timestamp_ms=now_ms(), txn_idx_empty=True)
     tier.rlmm.add_remote_log_segment_metadata(made)
     tier.mark_deleted(marked)
-    values = {"topic": tp.topic, "topic_id": uuid_to_text(tp.topic_id), "time_ms": time_ms}
-    every = table(spark, tier, topic=tp.topic).cache()
-    for text, options in FILTERS:
-        wanted = segment_ids(every.where(text.format(**values)))
-        assert wanted
-        given = {name: value.format(**values) for name, value in options.items()}
-        assert segment_ids(table(spark, tier, **given, shards=2)) == wanted, options
-    every.unpersist()
+    every = table(spark, tier)
+    of_topic = every.where(F.col("topic") == tp.topic)
+    assert len(segment_ids(of_topic)) == 10
+    assert segment_ids(table(spark, tier, topic=tp.topic, shards=2)) == segment_ids(of_topic)
+    finished = segment_ids(of_topic.where(F.col("state") == FINISHED))
+    assert len(finished) == 9
+    assert segment_ids(table(spark, tier, topic=tp.topic, state=FINISHED)) == finished
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -177,11 +148,6 @@ def test_a_frame_that_was_filtered_has_all_rows_again(
     [tp], [other] = a_topic(), a_topic()
     for each in (tp, other):
         tier.fill(each, 2)
-    missing = [
-        Anomaly(AnomalyKind.MISSING_OBJECTS, each.topic_id, 0, uuid4(), detail="gone")
-        for each in (tp, other)
-    ]
-    tier.rlmm.report_anomalies(missing, uuid4().hex)
     every = table(spark, tier, name)
     whole = every.count()
     some = every.where(F.col("topic_id") == uuid_to_text(tp.topic_id)).count()
@@ -194,65 +160,7 @@ def segment_ids(frame: DataFrame) -> set[str]:
     return {row.segment_id for row in frame.select("segment_id").collect()}
 
 
-def test_usage_has_the_totals_of_a_topic(spark: SparkSession, tier: Tier) -> None:
-    tps = a_topic(partitions=2)
-    for tp in tps:
-        tier.fill(tp, 2)
-    tier.rlmm.add_remote_log_segment_metadata(segment(tps[1], 2))
-    tier.settings(tps[0].topic_id, {"sediment.owner": "sales"})
-    [row] = table(spark, tier, "usage", topic=tps[0].topic).collect()
-    assert {name: value for name, value in row.asDict().items() if value is not None} == {
-        "topic": tps[0].topic,
-        "topic_id": uuid_to_text(tps[0].topic_id),
-        "owner": "sales",
-        "partitions": 2,
-        "finished_segments": 4,
-        "finished_bytes": 4 * SIZE_BYTES,
-        "live_segments": 5,
-        "live_bytes": 5 * SIZE_BYTES,
-        "objects": 15,
-    }
-
-
-def usage_rows(tier: ServedTier, **options: str) -> list[dict[str, Any]]:
-    """Read the table as Spark's workers do, without its JVM."""
-    given = {"rlmm": tier.rlmm_address, "table": "usage", **options}
-    made = SedimentTables(CaseInsensitiveDict(given))
-    reader = made.reader(made.schema())
-    moved: Any = pickle.loads(pickle.dumps(reader))
-    batches = (batch for each in reader.partitions() for batch in moved.read(each))
-    return [row for batch in batches for row in batch.to_pylist()]
-
-
-def test_usage_has_ages_growth_requests_and_money(in_process: ServedTier) -> None:
-    [tp] = a_topic()
-    day_ms = 24 * HOUR_MS
-    in_process.fill(tp, 2, age_ms=0)
-    in_process.fill(tp, 1, first=2, age_ms=8 * day_ms)
-    prices = {"pricePerGibMonth": "1024", "pricePerThousandWrites": "500"}
-    [row] = usage_rows(in_process, topic=tp.topic, ages="true", partSizeBytes="400", **prices)
-    assert (row["objects"], row["finished_segments"]) == (9, 3)
-    assert row["cost_per_month"] == pytest.approx(3 * SIZE_BYTES / 1024**2)
-    ages = [row[f"bytes_{name}"] for name in ("under_1d", "under_7d", "under_30d", "older")]
-    assert ages == [2 * SIZE_BYTES, 0, SIZE_BYTES, 0]
-    assert [row[f"bytes_copied_{days}d"] for days in (1, 7, 30)] == [3 * SIZE_BYTES] * 3
-    # Each log has three parts: the objects' requests, and four more.
-    assert [row[f"write_requests_{days}d"] for days in (1, 7, 30)] == [3 * 7] * 3
-    assert row["write_cost_per_month"] == pytest.approx(3 * 7 / 2)
-    [row] = usage_rows(in_process, topic=tp.topic)
-    assert [row[name] for name in ("objects", "cost_per_month", "bytes_older")] == [9, None, None]
-    for wrong, said in (
-        ({"pricePerThousandWrites": "1"}, "option pricePerThousandWrites: needs ages"),
-        ({"pricePerGibMonth": "-1"}, "option pricePerGibMonth: must be a number"),
-        ({"table": "topics", "ages": "true"}, "only the table usage has it, not topics"),
-    ):
-        with pytest.raises(InvalidRequestError, match=said):
-            usage_rows(in_process, **wrong)
-
-
-def test_partitions_have_their_report_and_topics_their_settings(
-    spark: SparkSession, tier: Tier
-) -> None:
+def test_partitions_have_their_report(spark: SparkSession, tier: Tier) -> None:
     [reported, marked, _] = partitions = a_topic(partitions=3)
     for tp in partitions:
         tier.fill(tp, 2)
@@ -260,7 +168,6 @@ def test_partitions_have_their_report_and_topics_their_settings(
     tier.rlmm.record_gap(reported, OffsetGap(205, 209), BROKER)
     tier.rlmm.raise_log_start_offset(reported, OFFSETS)
     tier.mark_deleted(marked)
-    tier.settings(reported.topic_id, {"retention.ms": "1000"})
     rows = {
         row.partition: row
         for row in table(spark, tier, "partitions", topic=reported.topic, shards=2).collect()
@@ -281,17 +188,10 @@ def test_partitions_have_their_report_and_topics_their_settings(
     assert rows[1].marked_at is not None
     assert rows[2].reported_at is None
     assert rows[2].high_watermark is None
-    [topic] = table(spark, tier, "topics", topic=reported.topic).collect()
-    assert (topic.partitions, topic.deleting_partitions, topic.settings_revision) == (3, 1, 1)
-    assert topic.settings == {"retention.ms": "1000", "sediment.retention.owner": "sweep"}
-    assert (topic.reconciled_at, topic.scrubbed_at) == (None, None)
-    done = [VerifiedTopic(reported.topic_id, 6, 6, 6 * SIZE_BYTES)]
-    tier.rlmm.report_verification(VerificationRun(VerificationKind.RECONCILE, "run"), done)
-    tier.rlmm.report_verification(VerificationRun(VerificationKind.SCRUB, "run", 1, 2), done)
-    [verified, half] = tier.rlmm.list_verifications(reported.topic).verifications
-    [topic] = table(spark, tier, "topics", topic=reported.topic).collect()
-    assert (topic.reconciled_at, topic.scrubbed_at) == (moment(verified.ended_ms), None)
-    assert (half.verified_parts, half.parts) == (1, 2)
+    marked_only = table(
+        spark, tier, "partitions", topic=reported.topic, state="delete_partition_marked"
+    )
+    assert [row.partition for row in marked_only.collect()] == [1]
 
 
 def test_the_audit_trail_of_a_removed_partition_is_read_by_its_whole_name(
@@ -306,42 +206,21 @@ def test_the_audit_trail_of_a_removed_partition_is_read_by_its_whole_name(
     name = {"topic": tp.topic, "topicId": uuid_to_text(tp.topic_id), "partition": "0"}
     after = table(spark, tier, "events", **name)
     assert after.where("kind = 'PARTITION_DELETE'").count() == 3
-    assert table(spark, tier, "events", **name, state=FINISHED).count() == 1
+    assert after.where(F.col("to_state") == FINISHED).count() == 1
     assert table(spark, tier, "events", topicId=name["topicId"]).count() == 0
-
-
-def test_anomalies_are_selected_by_kind_topic_and_time(spark: SparkSession, tier: Tier) -> None:
-    topic_id, run_id = uuid4(), uuid4().hex
-    missing = Anomaly(AnomalyKind.MISSING_OBJECTS, topic_id, 1, uuid4(), detail="gone")
-    orphan = Anomaly(AnomalyKind.ORPHAN_OBJECTS, topic_id, 2, uuid4(), "0:key")
-    tier.rlmm.report_anomalies([missing, orphan], run_id)
-    anomalies = table(spark, tier, "anomalies", topicId=str(topic_id))
-    rows = {row.partition: row for row in anomalies.collect()}
-    assert (rows[1].kind, rows[1].detail, rows[1].object_key) == ("MISSING_OBJECTS", "gone", None)
-    assert (rows[2].object_key, rows[2].run_id, rows[2].times_seen) == ("0:key", run_id, 1)
-    assert [row.partition for row in anomalies.where("kind = 'ORPHAN_OBJECTS'").collect()] == [2]
-    future = (datetime.now(UTC) + timedelta(days=1)).isoformat()
-    # The rows of one report are a moment apart.
-    latest = max(row.last_seen for row in rows.values())
-    assert anomalies.where(F.col("last_seen") >= F.lit(latest)).count() >= 1
-    assert anomalies.where(F.col("last_seen") > F.lit(latest)).count() == 0
-    assert table(spark, tier, "anomalies", topicId=str(topic_id), fromTime=future).count() == 0
 
 
 BAD_OPTIONS: list[tuple[dict[str, str], str]] = [
     ({"table": "segment"}, "option table: must be one of segments, partitions"),
     ({"tabel": "segments"}, "option tabel: there is no such option; did you mean table"),
-    ({"partition": "one"}, "option partition: must be a whole number"),
-    ({"topicId": "abc"}, "option topicId: must be 22 characters"),
+    ({"table": "events", "partition": "one"}, "option partition: must be a whole number"),
+    ({"table": "events", "topicId": "abc"}, "option topicId: must be 22 characters"),
     ({"state": "FINISHED"}, "option state: must be one of COPY_SEGMENT_STARTED"),
-    ({"state": "DELETE_SEGMENT_FINISHED"}, "option state: DELETE_SEGMENT_FINISHED is never"),
-    ({"fromTime": "yesterday"}, "option fromTime: must be like 2026-01-31T12:00:00Z"),
-    ({"fromOffset": "-1"}, "option fromOffset: must be a whole number"),
-    ({"table": "topics", "fromOffset": "1"}, "option fromOffset: the table topics has nothing"),
+    ({"partition": "1"}, "option partition: the table segments does not have it"),
+    ({"table": "events", "state": "X"}, "option state: the table events does not have it"),
     ({"retryForS": "soon"}, "option retryForS: must be a number of seconds"),
     ({"tlsCertificate": "/tls.crt"}, "options tlsCa, tlsCertificate, tlsKey, tokenFile, plaintext"),
     ({"plaintext": "yes"}, "option plaintext: must be one of true, false"),
-    ({"pushdown": "true"}, "option pushdown: there is no such option"),
 ]
 
 

@@ -19,6 +19,7 @@ NO_RETRIES = {
     "services.rlm.consumers.listener": "accepts the next connection",
     "services.rlm.fetch.replicas": "waits until a copy has finished",
     "services.rsm.metrics": "yields what another iterator yields",
+    "spark_jobs.records.reading": "opens a stream that broke off behind its bytes",
     "spark_jobs.sweeps.executors": "waits for executors",
     "services.rsm.fetch": "reads an index in place of a reader that has left",
 }
@@ -66,10 +67,4 @@ def test_only_owners_use_a_library_that_retries() -> None:
         for wanted in every_import_of(name)
         if wanted.split(".")[0] in LIBRARIES
     }
-    # The tasks of a sweep are given the one that `connections` makes.
-    tasks = {
-        "spark_jobs.sweeps.planning",
-        "spark_jobs.sweeps.marking",
-        "spark_jobs.sweeps.execution",
-    }
-    assert users == {"spark_jobs.connections"} | tasks
+    assert users == {"spark_jobs.connections"}

@@ -156,11 +156,13 @@ def wait_for_a_rate() -> None:
         pace.wait_for(1)
 
 
-def wait_for_a_service() -> None:
-    def away() -> None:
+class Away:
+    def call(self) -> None:
         raise RetriableRemoteStorageError("away")
 
-    Services("rlmm:1", "rsm:1", retry_for_s=LONG_S).retrying()(away)
+
+def wait_for_a_service() -> None:
+    Services("rlmm:1", "rsm:1", retry_for_s=LONG_S).retried(Away()).call()
 
 
 @pytest.mark.parametrize("wait", [wait_for_a_rate, wait_for_a_service])
