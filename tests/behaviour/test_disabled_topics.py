@@ -36,7 +36,7 @@ from tests.behaviour.test_tiered_again import (
     is_shipped,
     roll,
 )
-from tests.deep.test_kill_and_rerun import rlm_service
+from tests.deep.test_rlm_kills import rlm_service
 from tests.harness.callback_rlm import FOLLOWER, LEADER, HeldCopies, callback_rlm, send_role, turn
 from tests.harness.eventually import eventually
 from tests.harness.processes import kill_and_restart, run_until_killed

@@ -22,7 +22,7 @@ from services.rlm.copy.gaps import ANOTHER_AFTER_MS, MAX_DANGLING_COPIES
 from services.rlm.copy.segment import CopyLimits, ThrottleRetry
 from services.rlm.copy.ship import ShipOutcome, ship
 from services.rlm.manager import BrokerRemoteLogManager
-from tests.deep.test_kill_and_rerun import shipped
+from tests.deep.test_rlm_kills import is_shipped
 from tests.harness.eventually import eventually
 from tests.harness.retained_log import AT_ONCE, take_turns
 from tests.harness.ship_stack import FINISHED, ONE_TRY, Counting, Stack
@@ -61,7 +61,7 @@ def test_partitions_wait_for_places_and_nothing_fails(
     service = ServiceProcess("rlm", {**settings, **rlm}, tmp_path / "rlm")
     try:
         service.start()
-        eventually(lambda: shipped(world), deadline_ms=60_000)
+        eventually(lambda: is_shipped(world), deadline_ms=60_000)
         log = service.process.log_path.read_text()
     finally:
         service.kill()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.api.errors import RemoteStorageError
-from tests.deep.test_kill_and_rerun import INDEX_CACHE
+from tests.deep.test_rlm_kills import places
 from tests.harness.eventually import eventually
 from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
 from tests.harness.read_loop import CachedReads, cached_reads
@@ -21,7 +21,7 @@ def wait_until_scanned(reads: CachedReads, files: int) -> None:
     eventually(lambda: reads.counted()["files"] == files)
 
 
-@pytest.mark.parametrize("name", first_of(INDEX_CACHE))
+@pytest.mark.parametrize("name", first_of(places("index_cache.")))
 def test_rlm_killed_while_it_keeps_an_index(world: World, tmp_path: Path, name: str) -> None:
     index_dir = tmp_path / "indexes"
     with cached_reads(world, tmp_path / "rlm", index_dir) as reads:
