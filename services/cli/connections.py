@@ -206,7 +206,8 @@ Topic = Annotated[
 ]
 
 _ADDRESS_HELP = (
-    "HOST:PORT, or several with commas between them. Default: that of the running `sediment up`."
+    "HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT. Default: that of the running "
+    "`sediment up`."
 )
 Rsm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RSM", help=_ADDRESS_HELP)]
 Rlmm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RLMM", help=_ADDRESS_HELP)]

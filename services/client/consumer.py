@@ -34,7 +34,7 @@ class TierConsumer:
                 print(record.offset, record.key, record.value)
 
     Args:
-        rlm: HOST:PORT, or several with commas between them.
+        rlm: HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT.
         security: certificates, or PLAINTEXT to send everything in the clear; by default plaintext
             to this machine only.
 

@@ -1,5 +1,6 @@
 """Choose how a client secures its connections, by options and variables that all clients share."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -13,6 +14,9 @@ CERTIFICATE_VARIABLE = "SEDIMENT_TLS_CERTIFICATE_FILE"
 KEY_VARIABLE = "SEDIMENT_TLS_KEY_FILE"
 TOKEN_VARIABLE = "SEDIMENT_TOKEN_FILE"
 PLAINTEXT_VARIABLE = "SEDIMENT_PLAINTEXT"
+
+TARGET_SCHEME = re.compile(r"dns:(?://[^/]*/)?|ipv[46]:")
+"""How a target of gRPC begins that is more than HOST:PORT."""
 
 NO_PROXY: tuple[tuple[str, int | str], ...] = (
     ("grpc.enable_http_proxy", 0),
@@ -114,7 +118,7 @@ class SecurityOptions:
         return self.plaintext or self.files != PLAINTEXT
 
     def security_for(self, address: str) -> ClientSecurity:
-        """Return the security of a channel to HOST:PORT, or several with commas between them.
+        """Return the security of channels to a target, or several with commas between them.
 
         Raises:
             InvalidRequestError: neither TLS nor plaintext was chosen, and a host is not this
@@ -133,22 +137,20 @@ class SecurityOptions:
 NOT_CHOSEN = SecurityOptions()
 
 
-def each_address(addresses: str) -> list[str]:
-    """Split the text of one HOST:PORT or several with commas between them.
+def each_address(targets: str) -> list[str]:
+    """Return each HOST:PORT of a target of gRPC, or of several servers with commas between them.
 
     An empty text, of a service whose address is not known, is one empty address.
 
     Raises:
         InvalidRequestError: an address has no host or no port. (gRPC would take port 443.)
     """
-    if not addresses:
-        return [""]
-    found = [each.strip() for each in addresses.split(",")]
+    if not targets or targets.startswith("unix:"):
+        return [targets]
+    scheme = TARGET_SCHEME.match(targets)
+    found = [each.strip() for each in targets[scheme.end() if scheme else 0 :].split(",")]
     for each in found:
         host, _, port = each.rpartition(":")
-        # What is before "//" or "unix:" is a scheme of gRPC's.
-        if "//" in each or each.startswith("unix:"):
-            continue
         is_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
         if not host or is_ipv6 or not port.isdecimal() or not 0 < int(port) < 65_536:
             raise InvalidRequestError(
@@ -157,13 +159,34 @@ def each_address(addresses: str) -> list[str]:
     return found
 
 
-def other_machine(addresses: str) -> str | None:
-    """Return the first of one HOST:PORT, or several with commas between, that is not this machine.
+def target_of(address: str, *, has_tls: bool) -> str:
+    """Check the target of one channel: HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT.
+
+    Raises:
+        InvalidRequestError: it is none, or it names several servers whose certificates cannot be
+            checked.
+    """
+    found = each_address(address)
+    if len(found) > 1 and TARGET_SCHEME.match(address) is None:
+        raise InvalidRequestError(
+            f"{address!r} names several servers; write ipv4:{','.join(found)} if they are IP "
+            "addresses, or a host name that resolves to all of them"
+        )
+    if len(found) > 1 and has_tls:
+        raise InvalidRequestError(
+            f"{address!r}: TLS checks one name for all servers of a target; write a host name that "
+            "resolves to all of them, and that their certificates have"
+        )
+    return address.strip()
+
+
+def other_machine(targets: str) -> str | None:
+    """Return the first HOST:PORT of `targets` that is not this machine; None if all are.
 
     Raises:
         InvalidRequestError: an address has no host or no port.
     """
-    others = (each for each in each_address(addresses) if not _is_loopback(each))
+    others = (each for each in each_address(targets) if not _is_loopback(each))
     return next(others, None)
 
 

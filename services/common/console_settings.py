@@ -8,9 +8,10 @@ from pydantic_settings import SettingsConfigDict
 
 from services.common.settings import (
     Address,
-    Addresses,
     OptionalAddresses,
     OptionalPath,
+    OptionalTarget,
+    Target,
     VariableSettings,
     split_address,
 )
@@ -29,18 +30,17 @@ class ConsoleSettings(VariableSettings):
         description="Address to serve HTTP on, HOST:PORT; port 0 picks a free port. Without TLS "
         "HOST must be 127.0.0.1, ::1 or localhost.",
     )
-    rlmm_address: Addresses = Field(
-        description="Address of RLMM, HOST:PORT, or several with commas between them."
+    rlmm_address: Target = Field(
+        description="Target of RLMM: HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT."
     )
     rlm_addresses: OptionalAddresses = Field(
         default=None,
         description="Addresses of the RLMs, HOST:PORT with commas between them: one for each "
         "broker whose local log is to be shown. Default: none.",
     )
-    rsm_address: OptionalAddresses = Field(
+    rsm_address: OptionalTarget = Field(
         default=None,
-        description="Address of RSM, HOST:PORT, or several with commas between them; only its "
-        "health is shown. Default: none.",
+        description="Target of RSM, as of RLMM; only its health is shown. Default: none.",
     )
     plaintext: bool = Field(
         default=False,

@@ -15,6 +15,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from services.common.client_security import TARGET_SCHEME
+
 _HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+):(?P<port>\d{1,5})")
 _MAX_PORT = 65_535
 
@@ -34,8 +36,16 @@ def _hosts_and_ports(value: str) -> str:
     return ",".join(_host_and_port(each.strip()) for each in value.split(","))
 
 
-Addresses = Annotated[str, AfterValidator(_hosts_and_ports)]
-"""One Address of a service, or several with commas between them."""
+def _target(value: str) -> str:
+    scheme = TARGET_SCHEME.match(value)
+    addresses = _hosts_and_ports(value[scheme.end() if scheme else 0 :])
+    if "," in addresses and scheme is None:
+        raise ValueError("must be one HOST:PORT; several are ipv4:IP:PORT,IP:PORT, or one name")
+    return f"{scheme.group() if scheme else ''}{addresses}"
+
+
+Target = Annotated[str, AfterValidator(_target)]
+"""The servers of one service: HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT."""
 
 
 def _http_url(value: str) -> str:
@@ -58,6 +68,10 @@ OptionalAddress = Annotated[Address | None, BeforeValidator(_none_if_empty)]
 """An Address; an empty variable is like a missing one."""
 
 
+OptionalTarget = Annotated[Target | None, BeforeValidator(_none_if_empty)]
+"""A Target; an empty variable is like a missing one."""
+
+
 def _hosts_and_ports_if_any(value: str | None) -> str | None:
     return None if value is None else _hosts_and_ports(value)
 
@@ -65,7 +79,7 @@ def _hosts_and_ports_if_any(value: str | None) -> str | None:
 OptionalAddresses = Annotated[
     str | None, AfterValidator(_hosts_and_ports_if_any), BeforeValidator(_none_if_empty)
 ]
-"""Addresses; an empty variable is like a missing one."""
+"""Several Addresses with commas between them; an empty variable is like a missing one."""
 
 
 TracesEndpoint = Annotated[str, AfterValidator(_http_url), BeforeValidator(_none_if_empty)]

@@ -12,10 +12,10 @@ from services.api.segment_batches import MAX_LEASE_MS, MIN_LEASE_MS
 from services.api.validation import INT64_MAX
 from services.common.settings import (
     Address,
-    Addresses,
     OptionalAddress,
     OptionalPath,
     ServiceSettings,
+    Target,
 )
 from services.rlm.kafka_admin.security import KafkaSecurity, SaslMechanism, SecurityProtocol
 from services.rlm.roles.partition_roles import PartitionSource
@@ -35,12 +35,10 @@ class RlmSettings(ServiceSettings):
         "RLM_REMOTE_LOG_INDEX_CACHE_TOTAL_SIZE_BYTES": "RLM_REMOTE_LOG_INDEX_CACHE_MEMORY_BYTES"
     }
 
-    rsm_address: Addresses = Field(
-        description="Address of RSM, HOST:PORT; or several with commas between them."
+    rsm_address: Target = Field(
+        description="Target of RSM: HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT."
     )
-    rlmm_address: Addresses = Field(
-        description="Address of RLMM, HOST:PORT; or several with commas between them."
-    )
+    rlmm_address: Target = Field(description="Target of RLMM, as of RSM.")
     tls_server_ca_file: OptionalPath = Field(
         default=None,
         description="PEM file with the authorities that sign the certificates of RSM and RLMM. "

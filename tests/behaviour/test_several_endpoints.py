@@ -1,16 +1,18 @@
 """Test clients of several endpoints, and the repeat of calls that a connection or a stop lost."""
 
+import re
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from services.api.errors import RetriableRemoteStorageError
-from services.common.client_security import PLAINTEXT
+from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
+from services.common.client_security import PLAINTEXT, ClientSecurity
 from services.rpc.client.calls import call_once, call_stream
 from services.rpc.client.channel import open_channel
 from tests.harness.eventually import eventually
@@ -85,7 +87,7 @@ def test_a_wrong_endpoint_among_three_fails_no_call(
     started: Callable[[Answers], str], refusing: str
 ) -> None:
     one, other = Answers(), Answers()
-    address = f"{refusing}, {started(one)},{started(other)}"
+    address = f"ipv4:{refusing},{started(one)},{started(other)}"
     with open_channel(address, PLAINTEXT) as channel:
         method: Any = channel.unary_unary(f"/{NAME}/Unary", None, None)
 
@@ -102,12 +104,27 @@ def test_a_wrong_endpoint_among_three_fails_no_call(
 
 def test_if_no_endpoint_is_there_a_call_says_so(refusing: str) -> None:
     with pytest.raises(RetriableRemoteStorageError, match=r"test: .*refused"):
-        unary(f"{refusing},{refusing}")
+        unary(f"ipv4:{refusing},{refusing}")
+
+
+@pytest.mark.parametrize(
+    ("target", "security", "named"),
+    [
+        ("127.0.0.1:1,127.0.0.1:2", PLAINTEXT, "names several servers; write ipv4:127.0.0.1:1,"),
+        ("ipv4:127.0.0.1:1,127.0.0.1:2", ClientSecurity(Path("ca")), "TLS checks one name"),
+        ("dns:///rsm", PLAINTEXT, "'rsm' is not HOST:PORT"),
+    ],
+)
+def test_a_target_that_cannot_be_called_is_refused_by_name(
+    target: str, security: ClientSecurity, named: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=re.escape(named)):
+        open_channel(target, security)
 
 
 def test_all_addresses_of_a_host_name_are_tried(started: Callable[[Answers], str]) -> None:
     port = started(Answers()).rpartition(":")[2]
-    assert unary(f"localhost:{port},127.0.0.1:{port}", 4) == [b"answer"] * 4
+    assert unary(f"dns:///localhost:{port}", 4) == [b"answer"] * 4
 
 
 def test_a_lost_call_is_repeated_once(started: Callable[[Answers], str]) -> None:

@@ -68,9 +68,11 @@ def test_every_pod_of_the_release_is_restricted(restricted: Release) -> None:
 @pytest.mark.parametrize("service", ["rsm", "rlmm"])
 def test_the_self_test_may_reach_the_services(service: str, restricted: Release) -> None:
     cluster = restricted.cluster
-    address = cluster.get("--namespace", TIER, f"service/sediment-{service}")["spec"]["clusterIP"]
+    selector = f"--selector=app.kubernetes.io/component={service}"
+    served = cluster.get("--namespace", TIER, "pods", selector)["items"]
     pod = cluster.get("--namespace", TIER, "pod/sediment-selftest")
-    assert observed(cluster).is_allowed(pod, Connection(False, address, 50051))
+    for address in {each["status"]["podIP"] for each in served}:
+        assert observed(cluster).is_allowed(pod, Connection(False, address, 50051))
 
 
 @pytest.mark.parametrize(

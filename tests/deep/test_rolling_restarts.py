@@ -5,8 +5,10 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Event
+from typing import Any
 from uuid import uuid4
 
 import grpc
@@ -16,7 +18,6 @@ from services.api.ids import TopicIdPartition
 from services.common.client_security import PLAINTEXT
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
-from services.rpc.client.balanced import BalancedChannel
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient
@@ -36,19 +37,37 @@ CALLS_BETWEEN_STOPS = 40
 Call = Callable[[int], object]
 
 
+class CountedCalls:
+    """A manager that counts the calls of its methods."""
+
+    def __init__(self, manager: object) -> None:
+        self._manager = manager
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> object:
+        self.calls += 1
+        return getattr(self._manager, name)
+
+
+Servers = list[tuple[CountedCalls, RestartedServer]]
+
+
 @contextmanager
 def two_servers(
-    add_to: Callable[[grpc.Server], None], full_name: str
-) -> Iterator[list[RestartedServer]]:
-    servers = [RestartedServer(add_to, full_name) for _ in range(2)]
-    yield servers
+    manager: object, add_to: Callable[[Any, grpc.Server], None], full_name: str
+) -> Iterator[Servers]:
+    counted = [CountedCalls(manager) for _ in range(2)]
+    servers = [RestartedServer(partial(add_to, each), full_name) for each in counted]
+    yield list(zip(counted, servers, strict=True))
     for server in servers:
         server.stop()
 
 
-def calls_during_stops(
-    servers: list[RestartedServer], channel: grpc.Channel, calls: list[Call]
-) -> int:
+def target_of(servers: Servers) -> str:
+    return "ipv4:" + ",".join(server.address for _, server in servers)
+
+
+def calls_during_stops(servers: Servers, calls: list[Call]) -> int:
     """Call without a pause while the servers are stopped in turn; return the number of calls.
 
     As in a rolling restart, a server stops when clients are connected to the one before.
@@ -56,7 +75,6 @@ def calls_during_stops(
     Raises:
         RemoteStorageError: of the first call that failed.
     """
-    assert isinstance(channel, BalancedChannel)
     made, ending = itertools.count(), Event()
     done = 0
 
@@ -71,12 +89,13 @@ def calls_during_stops(
     with ThreadPoolExecutor(len(calls)) as pool:
         clients = [pool.submit(client, call) for call in calls]
         try:
-            for server in itertools.islice(itertools.cycle(servers), STOPS):
+            for counted, server in itertools.islice(itertools.cycle(servers), STOPS):
                 more_calls(clients, lambda: done)
                 server.stop()
                 more_calls(clients, lambda: done)
+                before = counted.calls
                 server.start()
-                eventually(lambda: len(channel.connected()) == len(servers), 30_000)
+                eventually(lambda: counted.calls > before, 30_000)  # noqa: B023
         finally:
             ending.set()
         for each in clients:
@@ -91,12 +110,13 @@ def more_calls(clients: "list[Future[None]]", done: Callable[[], int]) -> None:
 
 
 def test_rlmm(engine: Engine) -> None:
-    def add_to(server: grpc.Server) -> None:
-        servicer = RemoteLogMetadataManagerServicer(SqlRemoteLogMetadataManager(engine))
+    def add_to(manager: Any, server: grpc.Server) -> None:
+        servicer = RemoteLogMetadataManagerServicer(manager)
         rlmm_grpc.add_RemoteLogMetadataManagerServicer_to_server(servicer, server)
 
-    with two_servers(add_to, "tieredstorage.v1.RemoteLogMetadataManager") as servers:
-        address = ",".join(server.address for server in servers)
+    manager = SqlRemoteLogMetadataManager(engine)
+    with two_servers(manager, add_to, "tieredstorage.v1.RemoteLogMetadataManager") as servers:
+        address = target_of(servers)
         with open_channel(address, PLAINTEXT) as channel:
             rlmm = RemoteLogMetadataManagerClient(channel, address)
 
@@ -111,15 +131,15 @@ def test_rlmm(engine: Engine) -> None:
 
                 return life
 
-            assert calls_during_stops(servers, channel, [lives() for _ in range(CLIENTS)])
+            assert calls_during_stops(servers, [lives() for _ in range(CLIENTS)])
 
 
 def test_rsm(tmp_path: Path) -> None:
     settings = RsmSettings(backend="filesystem", directory=tmp_path, part_size_bytes=5 << 20)
     with closing(build_manager(settings)) as manager:
         name = "tieredstorage.v1.RemoteStorageManager"
-        with two_servers(lambda server: add_to_server(manager, server), name) as servers:
-            address = ",".join(server.address for server in servers)
+        with two_servers(manager, add_to_server, name) as servers:
+            address = target_of(servers)
             with open_channel(address, PLAINTEXT) as channel:
                 rsm = RemoteStorageManagerClient(channel, address)
                 log = os.urandom(100_000)
@@ -128,4 +148,4 @@ def test_rsm(tmp_path: Path) -> None:
                 def fetch(number: int) -> None:
                     assert b"".join(rsm.fetch_log_segment(metadata, 0)) == log
 
-                assert calls_during_stops(servers, channel, [fetch] * CLIENTS)
+                assert calls_during_stops(servers, [fetch] * CLIENTS)

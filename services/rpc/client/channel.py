@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -14,8 +13,7 @@ import grpc
 
 from services.api.errors import InvalidRequestError
 from services.common.bounded_file import SecretFileError, read_secret
-from services.common.client_security import NO_PROXY, ClientSecurity, each_address
-from services.rpc.client.balanced import BalancedChannel
+from services.common.client_security import NO_PROXY, ClientSecurity, target_of
 from services.rpc.statuses import Peer
 from services.rpc.tls import POLL_INTERVAL_S, ReloadedTls, TlsFileError, TlsFiles, TlsMaterial
 
@@ -40,10 +38,7 @@ _CLIENT_OPTIONS: ChannelOptions = (
     # By default gRPC waits for a second after the first attempt, and up to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-)
-# All addresses of a name get calls, and a lost connection is opened again without a call.
-_BALANCED_OPTIONS: ChannelOptions = (
-    *_CLIENT_OPTIONS,
+    # All addresses of a target get calls, and a lost connection is opened again without a call.
     ("grpc.service_config", '{"loadBalancingConfig": [{"round_robin": {}}]}'),
     # A pod that is replaced has another address. By default gRPC asks every 30 s at most.
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
@@ -51,47 +46,28 @@ _BALANCED_OPTIONS: ChannelOptions = (
 _log = logging.getLogger("sediment.rpc")
 
 
-def open_channel(address: str, security: ClientSecurity) -> grpc.Channel:
+def open_channel(target: str, security: ClientSecurity) -> grpc.Channel:
     """Return a channel that connects when first used, and again after a break.
 
+    Calls go to all connected addresses of the target in turn.
+
     Args:
-        address: HOST:PORT, or several with commas between them. Calls go to all of them in turn,
-            and to all addresses of a host name.
+        target: HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT.
 
     Raises:
-        InvalidRequestError: a file of `security` cannot be used; names it.
+        InvalidRequestError: it is no target, or a file of `security` cannot be used; names it.
     """
-    addresses = each_address(address)
-    if len(addresses) == 1:
-        return _open_one(addresses[0], security, is_balanced=not _is_of_one_machine(addresses[0]))
-    return cast(
-        grpc.Channel,
-        BalancedChannel([_open_one(each, security, is_balanced=True) for each in addresses]),
-    )
-
-
-def _open_one(address: str, security: ClientSecurity, *, is_balanced: bool) -> grpc.Channel:
-    options = _BALANCED_OPTIONS if is_balanced else _CLIENT_OPTIONS
-    if security.ca is None:
-        return grpc.insecure_channel(address, options=options)
-    return cast(grpc.Channel, ReloadingChannel(address, security, options))
-
-
-def _is_of_one_machine(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        ip_address(host)
-    except ValueError:
-        return host == "localhost"
-    return True
+    has_tls = security.ca is not None
+    checked = target_of(target, has_tls=has_tls)
+    if not has_tls:
+        return grpc.insecure_channel(checked, options=_CLIENT_OPTIONS)
+    return cast(grpc.Channel, ReloadingChannel(checked, security))
 
 
 def peer_of(service: str, channel: grpc.Channel, address: str) -> Peer:
     """Describe the server of a channel that `open_channel` opened."""
     name = f"{service} at {address}"
     opened: object = channel
-    if isinstance(opened, BalancedChannel):
-        opened = opened.channels[0]
     if isinstance(opened, ReloadingChannel):
         hint = (
             "check that the server serves TLS here, trusts this client's certificate and has one "
@@ -151,17 +127,14 @@ class ReloadingChannel:
     New calls use a new channel; the old one is closed when its last call has ended.
     """
 
-    def __init__(
-        self, address: str, security: ClientSecurity, options: ChannelOptions = _CLIENT_OPTIONS
-    ) -> None:
+    def __init__(self, target: str, security: ClientSecurity) -> None:
         """Read the files.
 
         Raises:
             InvalidRequestError: a file cannot be used; names it.
         """
         self.security = security
-        self._address = address
-        self._options = options
+        self._target = target
         self._subscribed: Any = None
         try:
             self._tls = ReloadedTls(TlsFiles(security.certificate, security.key, security.ca))
@@ -249,7 +222,7 @@ class ReloadingChannel:
         if self._token is not None:
             token = grpc.metadata_call_credentials(self._token)
             credentials = grpc.composite_channel_credentials(credentials, token)
-        channel = grpc.secure_channel(self._address, credentials, options=self._options)
+        channel = grpc.secure_channel(self._target, credentials, options=_CLIENT_OPTIONS)
         return _Generation(channel, material)
 
 
