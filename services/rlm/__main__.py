@@ -33,12 +33,9 @@ from services.rlm.consumers.listener import (
 )
 from services.rlm.copy.rules import CopyLagDefaults
 from services.rlm.copy.segment import CopyLimits
-from services.rlm.fetch.chunk_cache import FILLS_AHEAD, ChunkLimits
-from services.rlm.fetch.chunk_files import ChunkFileLimits
 from services.rlm.fetch.index_cache import IndexFileLimits
-from services.rlm.fetch.purgatory import PurgatoryLimits
 from services.rlm.fetch.read_ahead import MIN_SEQUENTIAL_BYTES
-from services.rlm.fetch.segment_reader import RemoteReadLimits
+from services.rlm.fetch.reads import ReadLimits
 from services.rlm.kafka_admin.client import KafkaAdmin
 from services.rlm.kafka_admin.deleted_topics import read_cluster_id
 from services.rlm.kafka_admin.poller import PolledCluster
@@ -172,9 +169,6 @@ def _build_manager(
         copier_threads=settings.remote_log_manager_copier_thread_pool_size,
         expiration_threads=settings.remote_log_manager_expiration_thread_pool_size,
         follower_threads=settings.remote_log_manager_follower_thread_pool_size,
-        # Waiting fetches leave as many threads to others.
-        purgatory=PurgatoryLimits(max(settings.stream_threads // 2, 1)),
-        list_offsets_timeout_s=settings.remote_list_offsets_request_timeout_ms / 1000,
         report_interval_s=settings.report_interval_ms / 1000,
         remover_interval_s=settings.remote_partition_remover_task_interval_ms / 1000,
         deletion_grace_ms=settings.deletion_grace_ms,
@@ -189,7 +183,7 @@ def _build_manager(
             custom_metadata_max_bytes=settings.remote_log_metadata_custom_metadata_max_bytes,
             lease_ms=settings.copy_lease_ms,
         ),
-        read=RemoteReadLimits(
+        read=ReadLimits(
             threads=settings.remote_log_reader_threads,
             wait_s=settings.remote_fetch_max_wait_ms / 1000,
             max_waiting=settings.remote_log_reader_max_pending_tasks,
@@ -200,15 +194,13 @@ def _build_manager(
                 windows=settings.remote_log_manager_fetch_quota_window_num,
                 window_s=settings.remote_log_manager_fetch_quota_window_size_seconds,
             ),
+            list_offsets_timeout_s=settings.remote_list_offsets_request_timeout_ms / 1000,
+            # Delayed fetches leave as many threads to others.
+            max_delayed_fetches=max(settings.stream_threads // 2, 1),
+            chunk_memory_bytes=settings.remote_log_chunk_cache_memory_bytes,
+            index_memory_bytes=settings.remote_log_index_cache_memory_bytes,
+            index_files=_index_files(settings),
         ),
-        # One for each reader, and as many for readers that did not wait for theirs.
-        chunks=ChunkLimits(
-            total_bytes=settings.remote_log_chunk_cache_memory_bytes,
-            fills=2 * settings.remote_log_reader_threads + FILLS_AHEAD,
-        ),
-        chunk_files=_chunk_files(settings),
-        index_memory_bytes=settings.remote_log_index_cache_memory_bytes,
-        index_files=_index_files(settings),
         copy_lag=CopyLagDefaults(
             ms=settings.log_remote_copy_lag_ms, size_bytes=settings.log_remote_copy_lag_bytes
         ),
@@ -237,13 +229,6 @@ def direct_reader(rsm: RemoteStorageManagerClient) -> DirectReader:
     # Those of readers that are not sequential are shorter: as in the plugin, RSM streams them.
     shortest_bytes = MIN_SEQUENTIAL_BYTES // 2
     return DirectReader(rsm, DIRECT_READ_BYTES.inc, DIRECT_READ_FAILURES.inc, shortest_bytes)
-
-
-def _chunk_files(settings: RlmSettings) -> ChunkFileLimits | None:
-    directory = settings.remote_log_chunk_file_cache_dir
-    if directory is None:
-        return None
-    return ChunkFileLimits(directory, settings.remote_log_chunk_file_cache_total_size_bytes)
 
 
 def _index_files(settings: RlmSettings) -> IndexFileLimits | None:

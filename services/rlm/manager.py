@@ -57,16 +57,7 @@ from services.rlm.consumers.catalog import ServedPartition
 from services.rlm.copy.rules import CopyLagDefaults, CopyRules
 from services.rlm.copy.segment import CopyLimits, SegmentCopier
 from services.rlm.describe import PageDescriber, at_most, copy_lag_of, page_of, token_after
-from services.rlm.fetch.cached_storage import CacheInvalidatingStorage
-from services.rlm.fetch.chunk_cache import ChunkCache, ChunkLimits, LogSource
-from services.rlm.fetch.chunk_files import ChunkFileLimits, ChunkFiles
-from services.rlm.fetch.fetcher import Fetcher
-from services.rlm.fetch.index_cache import IndexFileLimits, IndexFiles, RemoteIndexCache
-from services.rlm.fetch.offset_finder import OffsetFinder
-from services.rlm.fetch.purgatory import FetchPurgatory, PurgatoryLimits
-from services.rlm.fetch.records_deletion import RecordsDeletion
-from services.rlm.fetch.replicas import AuxStateBuilder
-from services.rlm.fetch.segment_reader import RemoteReadLimits, RemoteSegmentReader
+from services.rlm.fetch.reads import LogSource, ReadLimits, Reads
 from services.rlm.kafka_admin.polled_logs import PolledLogs
 from services.rlm.kafka_admin.poller import ClusterPoller, PolledCluster
 from services.rlm.kafka_log.log_dir import LogDirectories
@@ -116,13 +107,7 @@ class RlmLimits:
     poll_interval_s: float = 30.0
     backoff: Backoff = field(default_factory=lambda: Backoff(initial_s=0.5, max_s=30.0))
     copy: CopyLimits = field(default_factory=CopyLimits)
-    read: RemoteReadLimits = field(default_factory=RemoteReadLimits)
-    list_offsets_timeout_s: float = 30.0
-    purgatory: PurgatoryLimits = field(default_factory=PurgatoryLimits)
-    chunks: ChunkLimits = field(default_factory=ChunkLimits)
-    chunk_files: ChunkFileLimits | None = None
-    index_memory_bytes: int = 32 * 1024 * 1024
-    index_files: IndexFileLimits | None = None
+    read: ReadLimits = field(default_factory=ReadLimits)
     max_partitions: int = 20_000
     metrics_max_topics: int = MAX_TOPICS
     copy_lag: CopyLagDefaults = field(default_factory=CopyLagDefaults)
@@ -156,15 +141,7 @@ class BrokerRemoteLogManager:
         logs: LogSource | None = None,
     ) -> None:
         limits = limits or RlmLimits()
-        files = IndexFiles(limits.index_files, clock) if limits.index_files else None
-        wait_s = limits.read.wait_s
-        self._index_cache = RemoteIndexCache(rsm, limits.index_memory_bytes, files, wait_s)
         self.topic_counts = TopicCounts(limits.metrics_max_topics)
-        chunk_files = ChunkFiles(limits.chunk_files, clock) if limits.chunk_files else None
-        self._chunks = ChunkCache(logs or rsm, limits.chunks, clock, chunk_files)
-        self._rsm = rsm = CacheInvalidatingStorage(
-            rsm, self._index_cache, self._chunks, self.topic_counts
-        )
         self._rlmm = rlmm
         self._source = source
         self._drained = threading.Event()
@@ -178,6 +155,18 @@ class BrokerRemoteLogManager:
         self._reporter = Reporter(
             rlmm, broker_id, limits.report_interval_s, clock, self._has_size_limit
         )
+        self._reads = Reads(
+            rsm,
+            rlmm,
+            lambda name: self._roles.partition(name),
+            broker_id,
+            self._reporter,
+            self.topic_counts,
+            limits.read,
+            clock,
+            logs,
+        )
+        self._rsm = rsm = self._reads.storage
         # Twice the interval, to tolerate one late poll, or a watch that ended.
         self._revisions = Revisions(rlmm, 2 * limits.interval_s, clock)
         self._policies: CleanupPolicies | None = None
@@ -219,21 +208,8 @@ class BrokerRemoteLogManager:
             lambda name: new_partition(name, None, rsm, rlmm, self._revisions, cluster_id),
             limits.max_partitions,
         )
-        remote = RemoteSegmentReader(rlmm, self._index_cache, self._chunks, limits.read, clock)
-        self._remote = remote
-        self._purgatory = FetchPurgatory(self._roles.partition, remote, limits.purgatory, clock)
-        self._fetcher = Fetcher(self._roles.partition, remote, self.topic_counts, self._purgatory)
-        self._offset_finder = OffsetFinder(
-            self._roles.partition, remote, rlmm, limits.list_offsets_timeout_s
-        )
-        self._aux_states = AuxStateBuilder(
-            self._roles.partition, remote, rlmm, self._purgatory, self.topic_counts, clock
-        )
-        self._records_deletion = RecordsDeletion(
-            self._roles.partition, rlmm, broker_id, self._reporter
-        )
-        self.remote_readers = remote.queue
-        self.reader_pools = (remote.pool, remote.calls)
+        self.remote_readers = self._reads.queue
+        self.reader_pools = self._reads.pools
         self._static = StaticSource(self._roles) if source is PartitionSource.STATIC else None
         if self._static is not None:
             self._static.update(self._directories.partitions)
@@ -250,7 +226,7 @@ class BrokerRemoteLogManager:
             self.scan_scheduler.schedule(_SCAN, self._scan)
             self.report_scheduler.schedule(_REPORTS, self._report)
         self.revision_scheduler.schedule(_REVISIONS, self._follow_revisions)
-        self.index_cache_scheduler.schedule(_INDEX_CACHE, self._index_cache.maintain)
+        self.index_cache_scheduler.schedule(_INDEX_CACHE, self._reads.maintain)
         RemotePartitionRemover(
             rsm, rlmm, broker_id, limits.deletion_grace_ms, self.removal_scheduler, now_ms
         )
@@ -311,7 +287,7 @@ class BrokerRemoteLogManager:
 
     def end_waits(self) -> None:
         """Let fetches that wait for records answer now, and later ones at once."""
-        self._purgatory.end_waits()
+        self._reads.end_waits()
 
     def stop(self, grace_s: float) -> None:
         """Stop all tasks and finish running copies within `grace_s`.
@@ -328,24 +304,22 @@ class BrokerRemoteLogManager:
         if not is_idle:
             self._cancelled.set()
             self.scheduler.wait_idle(grace_s)
-        self._chunks.close()
-        for pool in self.reader_pools:
-            pool.close()
+        self._reads.close()
 
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
-        return self._fetcher.fetch(request)
+        return self._reads.fetch(request)
 
     def list_offsets(self, queries: OffsetQueries) -> list[FoundOffset]:
-        return self._offset_finder.list_offsets(queries)
+        return self._reads.list_offsets(queries)
 
     def offsets_for_leader_epochs(self, queries: tuple[EpochQuery, ...]) -> list[EpochAnswer]:
-        return self._offset_finder.offsets_for_leader_epochs(queries)
+        return self._reads.offsets_for_leader_epochs(queries)
 
     def delete_records(self, wanted: tuple[RecordsToDelete, ...]) -> list[RaisedLogStart]:
-        return self._records_deletion.delete_all(wanted)
+        return self._reads.delete_records(wanted)
 
     def build_remote_log_aux_state(self, query: AuxStateQuery) -> RemoteLogAuxState:
-        return self._aux_states.build(query)
+        return self._reads.build_remote_log_aux_state(query)
 
     def on_leadership_change(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:
         names = [change.topic_id_partition for change in delta.changes]

@@ -105,24 +105,6 @@ CHUNKS_BYTES = Gauge(
     "RLM_REMOTE_LOG_CHUNK_CACHE_MEMORY_BYTES.",
 )
 
-CHUNK_FILE_BYTES = Gauge(
-    "sediment_rlm_chunk_file_bytes",
-    "Bytes of remote segments in files, as counted for "
-    "RLM_REMOTE_LOG_CHUNK_FILE_CACHE_TOTAL_SIZE_BYTES.",
-)
-
-CHUNK_FILE_READ_BYTES = Counter(
-    "sediment_rlm_chunk_file_read_bytes",
-    "Bytes of remote segments that were read from files, and not requested from RSM.",
-)
-
-CHUNK_FILE_FAILURES = Counter(
-    "sediment_rlm_chunk_file_failures",
-    "Failed operations on files of remote segments, by operation: read, write, check (the file was "
-    "damaged). Reads continue without the files.",
-    ("operation",),
-)
-
 CHUNK_READ_AHEAD_BYTES = Counter(
     "sediment_rlm_read_ahead_bytes",
     "Bytes of remote segments requested before a reader needed them.",

@@ -296,17 +296,6 @@ class RlmSettings(ServiceSettings):
         "rsm.config.direct.reads of the Kafka plugin does. Needs RSM_DIRECT_READS=true in RSM and "
         "a route to the store. What fails is streamed by RSM. Read docs/run/security.md before.",
     )
-    remote_log_chunk_file_cache_dir: Path | None = Field(
-        default=None,
-        description="Directory that keeps parts of remote segments in files, until this process "
-        "ends. It must be on a local disk and outside of RLM_LOG_DIRS, and is created if missing. "
-        "If empty: they are kept in memory only.",
-    )
-    remote_log_chunk_file_cache_total_size_bytes: int = Field(
-        default=10 * 1024 * 1024 * 1024,
-        ge=1,
-        description="Maximum size of these files, bytes, each rounded up to blocks of 4 KiB.",
-    )
     remote_log_index_cache_memory_bytes: int = Field(
         default=32 * 1024 * 1024, ge=1, description="Memory for indexes of remote segments, bytes."
     )
@@ -357,17 +346,13 @@ class RlmSettings(ServiceSettings):
 
     @model_validator(mode="after")
     def _write_nothing_to_logs(self) -> Self:
-        caches = {
-            "RLM_REMOTE_LOG_INDEX_FILE_CACHE_DIR": self.remote_log_index_file_cache_dir,
-            "RLM_REMOTE_LOG_CHUNK_FILE_CACHE_DIR": self.remote_log_chunk_file_cache_dir,
-        }
-        for name, cache in caches.items():
-            for log_dir in self.log_dirs if cache is not None else ():
-                if cache is not None and cache.resolve().is_relative_to(log_dir.resolve()):
-                    raise ValueError(
-                        f"{name} must not be in {log_dir}, a directory of the broker "
-                        "(RLM_LOG_DIRS); choose another directory"
-                    )
+        cache = self.remote_log_index_file_cache_dir
+        for log_dir in self.log_dirs if cache is not None else ():
+            if cache is not None and cache.resolve().is_relative_to(log_dir.resolve()):
+                raise ValueError(
+                    "RLM_REMOTE_LOG_INDEX_FILE_CACHE_DIR must not be in "
+                    f"{log_dir}, a directory of the broker (RLM_LOG_DIRS); choose another directory"
+                )
         return self
 
     @model_validator(mode="after")
@@ -406,7 +391,6 @@ class RlmSettings(ServiceSettings):
         return self
 
     @field_validator(
-        "remote_log_chunk_file_cache_dir",
         "remote_log_index_file_cache_dir",
         "cluster_id",
         "kafka_sasl_mechanism",

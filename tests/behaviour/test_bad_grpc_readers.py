@@ -10,7 +10,7 @@ import pytest
 
 from services.api.errors import RetriableRemoteStorageError, ThrottledError
 from services.api.remote_log_manager import FetchPartition, FetchRequest
-from services.rlm.fetch.segment_reader import RemoteReadLimits
+from services.rlm.fetch.reads import ReadLimits
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.converters.log import fetch_request_to_proto
@@ -37,7 +37,7 @@ def rlm(stack: Stack, log_dir: Path) -> BrokerRemoteLogManager:
     files.snapshot(BATCHES)
     files.segment(BATCHES, [batch(BATCHES)])
     stack.ship(log_dir)
-    return stack.rlm(limits=RlmLimits(read=RemoteReadLimits(threads=2)))
+    return stack.rlm(limits=RlmLimits(read=ReadLimits(threads=2)))
 
 
 @pytest.fixture

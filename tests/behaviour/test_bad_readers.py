@@ -12,7 +12,7 @@ from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import FetchError, FetchPartition, IsolationLevel
 from services.records.index_files import AbortedTxn
-from services.rlm.fetch.segment_reader import RemoteReadLimits
+from services.rlm.fetch.reads import ReadLimits
 from services.rlm.manager import RlmLimits
 from tests.harness.broker_answers import BrokerFetch
 from tests.harness.doors import CODES, DOORS, Door, opened
@@ -33,7 +33,7 @@ SOUND = NAME
 SICK = replace(NAME, partition=1)
 UNKNOWN_ID = replace(NAME, topic_id=UUID(int=9), topic="unknown")
 COMMITTED = IsolationLevel.READ_COMMITTED
-HASTY = RlmLimits(read=RemoteReadLimits(wait_s=0.5))
+HASTY = RlmLimits(read=ReadLimits(wait_s=0.5))
 
 pytestmark = [pytest.mark.deep, pytest.mark.parametrize("door", DOORS)]
 

@@ -30,8 +30,7 @@ from services.rlm.consumers.answers import Answers, Node
 from services.rlm.consumers.catalog import Catalog
 from services.rlm.consumers.listener import TlsPeers
 from services.rlm.fetch.chunk_cache import MIB
-from services.rlm.fetch.purgatory import PurgatoryLimits
-from services.rlm.fetch.segment_reader import RemoteReadLimits
+from services.rlm.fetch.reads import ReadLimits
 from services.rlm.kafka_admin.client import connected
 from services.rlm.kafka_admin.security import KafkaSecurity
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
@@ -193,7 +192,7 @@ def test_a_consumer_that_gets_nothing_for_the_quota_learns_how_long_to_wait(
     stack.ship(log_dir)
     lose_rolled_segments(log_dir)
     quota = QuotaLimit(max_bytes_per_second=1, windows=1)
-    rlm = stack.rlm(log_dir, limits=RlmLimits(read=RemoteReadLimits(quota=quota)))
+    rlm = stack.rlm(log_dir, limits=RlmLimits(read=ReadLimits(quota=quota)))
     with serving_consumers(rlm) as address:
         answers = [fetched(address, NAME.topic_id) for _ in range(4)]
     assert answers[-1].throttle_time_ms > 0
@@ -313,7 +312,7 @@ def test_a_consumer_waits_for_records_without_a_thread_of_the_server(
 ) -> None:
     """If all such threads wait, it must not be answered at once: it would fetch without a pause."""
     three_segments(log_dir)
-    rlm = stack.rlm(log_dir, limits=RlmLimits(purgatory=PurgatoryLimits(most=0)))
+    rlm = stack.rlm(log_dir, limits=RlmLimits(read=ReadLimits(max_delayed_fetches=0)))
     with serving_consumers(rlm) as address, connected_socket(address) as client:
         client.sendall(framed(fetch_of(NAME.topic_id, 25, max_wait_ms=60_000)))
         eventually(lambda: value_of("sediment_rlm_delayed_fetches") == 1)

@@ -16,7 +16,7 @@ from services.api.remote_log_manager import (
     FetchRequest,
     RemoteLogManager,
 )
-from services.rlm.fetch.purgatory import PurgatoryLimits
+from services.rlm.fetch.reads import ReadLimits
 from services.rlm.manager import RlmLimits
 from tests.harness.eventually import eventually
 from tests.harness.ship_stack import EVERYTHING, Stack
@@ -125,7 +125,7 @@ def test_an_error_is_answered_at_once(stack: Stack, log_dir: Path) -> None:
 def test_beyond_the_limit_of_waiting_fetches_one_is_answered_at_once(
     stack: Stack, log_dir: Path
 ) -> None:
-    rlm = stack.rlm(log_dir, limits=RlmLimits(purgatory=PurgatoryLimits(most=1)))
+    rlm = stack.rlm(log_dir, limits=RlmLimits(read=ReadLimits(max_delayed_fetches=1)))
     with ThreadPoolExecutor(1) as pool:
         before = delayed_fetches()
         waiting: Future[list[FetchPart]] = pool.submit(wait_for, rlm, 25, 1)

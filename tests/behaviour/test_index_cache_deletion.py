@@ -10,6 +10,7 @@ from services.api.calls import MutationContext
 from services.api.ids import RemoteLogSegmentId
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.rlm.fetch.index_cache import IndexFileLimits
+from services.rlm.fetch.reads import ReadLimits
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.scheduler import Scheduler
 from tests.harness.retained_log import AT_ONCE, DEADLINE_S, hourly_log, keep_hours, take_turns
@@ -31,7 +32,11 @@ def index_dir(tmp_path: Path) -> Path:
 def rlm(stack: Stack, log_dir: Path, index_dir: Path) -> Iterator[BrokerRemoteLogManager]:
     """Provide an RLM that has read the whole tier, which the disk has lost."""
     hourly_log(log_dir)
-    limits = replace(AT_ONCE, index_files=IndexFileLimits(index_dir), deletion_grace_ms=0)
+    limits = replace(
+        AT_ONCE,
+        read=ReadLimits(index_files=IndexFileLimits(index_dir)),
+        deletion_grace_ms=0,
+    )
     limits = replace(limits, remover_interval_s=0.0)
     made = BrokerRemoteLogManager([log_dir], stack.rsm, stack.rlmm, limits)
     turn(made.index_cache_scheduler)

@@ -27,7 +27,7 @@ from services.api.remote_log_manager import FetchError, IsolationLevel
 from services.api.remote_storage_manager import IndexType
 from services.common.inflate import Codec
 from services.records.decode import RecordColumns, decode
-from services.rlm.fetch.segment_reader import RemoteReadLimits
+from services.rlm.fetch.reads import ReadLimits
 from services.rlm.kafka_log.partition_dir import list_segments, read_lineage
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.harness.committed_reads import batches_in
@@ -214,7 +214,7 @@ def test_local_answers_need_no_database(stack: Stack, log_dir: Path) -> None:
 
 def test_what_is_not_found_in_time_is_named(stack: Stack, log_dir: Path) -> None:
     three_segments(log_dir)
-    rlm = stack.rlm(log_dir, limits=RlmLimits(list_offsets_timeout_s=0.0))
+    rlm = stack.rlm(log_dir, limits=RlmLimits(read=ReadLimits(list_offsets_timeout_s=0.0)))
     (answer,) = rlm.list_offsets(OffsetQueries((OffsetQuery(NAME, SpecialTime.LATEST),)))
     assert answer.error is FetchError.REQUEST_TIMED_OUT
 
@@ -228,7 +228,7 @@ def test_a_query_that_needs_no_tier_does_not_wait_for_the_others(
     hang = Hang()
     names = frozenset({"list_remote_log_segments", "partition_state"})
     rlmm: Any = TroubledPartition(stack.rlmm, other, names, hang)
-    limits = RlmLimits(read=RemoteReadLimits(threads=1))
+    limits = RlmLimits(read=ReadLimits(threads=1))
     rlm = stack.rlm(log_dir, rlmm=rlmm, limits=limits)
     queries = OffsetQueries(
         (
@@ -279,7 +279,7 @@ def test_a_search_outlasts_a_late_store(shipped: tuple[Stack, Path]) -> None:
         reads_late.pop().wait(0.3)
 
     late = TroubledPartition(stack.rsm, name, frozenset({"fetch_log_segment"}), be_late)
-    limits = RlmLimits(read=RemoteReadLimits(wait_s=0.01))
+    limits = RlmLimits(read=ReadLimits(wait_s=0.01))
     found = find(stack.rlm(rsm=late, limits=limits), name, 0)
     assert found == find(stack.rlm(), name, 0)
     assert len(reads_late) == 1, "one read, for which the search waited"

@@ -19,7 +19,7 @@ from services.api.remote_log_manager import (
     FetchRequest,
     IsolationLevel,
 )
-from services.rlm.fetch.segment_reader import RemoteReadLimits
+from services.rlm.fetch.reads import ReadLimits
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.harness.eventually import eventually
 from tests.harness.ship_stack import EVERYTHING, Stack, fetch, lose_rolled_segments
@@ -29,8 +29,8 @@ from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segmen
 NAMES = [replace(NAME, partition=number) for number in range(4)]
 SICK = NAMES[0]
 SIZE = len(batch(0, 5))
-PATIENT = RlmLimits(read=RemoteReadLimits(wait_s=GIVE_UP_S))
-HASTY = RlmLimits(read=RemoteReadLimits(wait_s=0.5))
+PATIENT = RlmLimits(read=ReadLimits(wait_s=GIVE_UP_S))
+HASTY = RlmLimits(read=ReadLimits(wait_s=0.5))
 COMMITTED = IsolationLevel.READ_COMMITTED
 
 
@@ -146,7 +146,7 @@ def test_a_full_queue_is_the_answer_of_each_partition_that_needs_the_tier(
         three_segments(log_dir, name)
     stack.ship(log_dir)
     lose_rolled_segments(log_dir)
-    limits = RlmLimits(read=RemoteReadLimits(threads=1, max_waiting=0, wait_s=GIVE_UP_S))
+    limits = RlmLimits(read=ReadLimits(threads=1, max_waiting=0, wait_s=GIVE_UP_S))
     rlm = stack.rlm(log_dir, limits=limits)
     at = {NAMES[0]: 20, NAMES[1]: 0, NAMES[2]: 20, NAMES[3]: 20}
     wanted = tuple(FetchPartition(name, offset, EVERYTHING) for name, offset in at.items())
@@ -171,7 +171,7 @@ def test_all_partitions_together_wait_for_a_silent_store_once(shipped: Stack) ->
         def __getattr__(self, name: str) -> Any:
             return getattr(shipped.rsm, name)
 
-    limits = RlmLimits(read=RemoteReadLimits(wait_s=2.0))
+    limits = RlmLimits(read=ReadLimits(wait_s=2.0))
     began_s = time.monotonic()
     try:
         parts = in_time(shipped.rlm(rsm=Silent(), limits=limits), of_all())
@@ -234,7 +234,7 @@ def test_a_client_that_takes_nothing_more_holds_no_reader(stack: Stack, log_dir:
     files.snapshot(4)
     files.segment(4, [batch(4)])
     stack.ship(log_dir)
-    limits = RlmLimits(read=RemoteReadLimits(threads=1, max_waiting=0, wait_s=GIVE_UP_S))
+    limits = RlmLimits(read=ReadLimits(threads=1, max_waiting=0, wait_s=GIVE_UP_S))
     rlm = stack.rlm(limits=limits)
     request = FetchRequest((FetchPartition(NAME, 0, EVERYTHING),), EVERYTHING)
     parts = rlm.fetch(request)
@@ -255,7 +255,7 @@ def test_a_batch_of_several_parts_is_whole_though_no_slot_is_free_after_its_firs
     files.snapshot(2)
     files.segment(2, [batch(2)])
     stack.ship(log_dir)
-    limits = RlmLimits(read=RemoteReadLimits(threads=1, max_waiting=0, wait_s=GIVE_UP_S))
+    limits = RlmLimits(read=ReadLimits(threads=1, max_waiting=0, wait_s=GIVE_UP_S))
     rlm = stack.rlm(limits=limits)
     parts = rlm.fetch(FetchRequest((FetchPartition(NAME, 0, EVERYTHING),), EVERYTHING))
     first = next(parts)

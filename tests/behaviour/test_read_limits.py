@@ -14,7 +14,7 @@ from services.api.remote_log_manager import FetchError, FetchPartition, FetchReq
 from services.api.replicas import AuxStateQuery
 from services.client.records import decoded
 from services.common.fair_queue import MOST_CHARGED_S, QuotaLimit
-from services.rlm.fetch.segment_reader import RemoteReadLimits
+from services.rlm.fetch.reads import ReadLimits
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.harness.eventually import eventually
 from tests.harness.published import growth
@@ -39,7 +39,7 @@ def test_reads_beyond_the_quota_are_empty_and_say_how_long_to_wait(
     stack.ship(log_dir)
     lose_rolled_segments(log_dir)
     quota = QuotaLimit(max_bytes_per_second=1, windows=1)
-    rlm = stack.rlm(log_dir, limits=RlmLimits(read=RemoteReadLimits(quota=quota)))
+    rlm = stack.rlm(log_dir, limits=RlmLimits(read=ReadLimits(quota=quota)))
     first = len(b"".join(part.record_batches for part in fetch(rlm, 0)))
     assert 0 < first < len(whole)
     grown = growth(*(f"sediment_rlm_remote_fetch_throttle_seconds_{n}" for n in ("count", "sum")))
@@ -64,7 +64,7 @@ def test_the_quota_holds_for_readers_who_come_together(stack: Stack, log_dir: Pa
     one, readers = len(batch(0, 5)), 32
     quota = QuotaLimit(max_bytes_per_second=one, windows=3, window_s=1)
     rsm = Hanging(stack.rsm, "fetch_log_segment", Semaphore(0))
-    limits = RlmLimits(read=RemoteReadLimits(threads=readers, wait_s=60.0, quota=quota))
+    limits = RlmLimits(read=ReadLimits(threads=readers, wait_s=60.0, quota=quota))
     rlm = stack.rlm(log_dir, rsm=rsm, limits=limits)
     read(rlm, 20)
     began_s = time.monotonic()
@@ -85,7 +85,7 @@ def test_reads_beyond_the_queue_are_refused_at_once(stack: Stack, log_dir: Path)
     lose_rolled_segments(log_dir)
     hanging = Semaphore(0)
     rlmm: Any = Hanging(stack.rlmm, "remote_log_segment_metadata", hanging)
-    limits = RlmLimits(read=RemoteReadLimits(threads=1, wait_s=60.0, max_waiting=0))
+    limits = RlmLimits(read=ReadLimits(threads=1, wait_s=60.0, max_waiting=0))
     rlm = BrokerRemoteLogManager([log_dir], stack.rsm, rlmm, limits)
     with ThreadPoolExecutor(1) as pool:
         stuck = pool.submit(read, rlm, 0)
@@ -108,7 +108,7 @@ def test_a_read_without_a_slot_in_time_is_empty_whatever_it_did_before(
     lose_rolled_segments(log_dir)
     hanging = Semaphore(0)
     rsm = Hanging(stack.rsm, "fetch_index", hanging)
-    limits = RlmLimits(read=RemoteReadLimits(threads=1, wait_s=3.0))
+    limits = RlmLimits(read=ReadLimits(threads=1, wait_s=3.0))
     rlm = stack.rlm(log_dir, rsm=rsm, limits=limits)
     slots = rlm.remote_readers
     with ThreadPoolExecutor(2) as pool:
@@ -140,7 +140,7 @@ def test_a_throttled_reader_of_records_waits_and_gets_all(stack: Stack, log_dir:
     stack.ship(log_dir)
     lose_rolled_segments(log_dir)
     quota = QuotaLimit(max_bytes_per_second=1000, windows=1)
-    rlm = stack.rlm(log_dir, limits=RlmLimits(read=RemoteReadLimits(quota=quota)))
+    rlm = stack.rlm(log_dir, limits=RlmLimits(read=ReadLimits(quota=quota)))
     use_up_savings(rlm)
     assert [record.offset for record in decoded(rlm, NAME, 0)] == [0, 1, 2, 3]
 
@@ -178,7 +178,7 @@ def test_known_segments_are_read_while_rlmm_is_away(
     stack.ship(log_dir)
     lose_rolled_segments(log_dir)
     rlmm: Any = Sometimes(stack.rlmm)
-    limits = RlmLimits(read=RemoteReadLimits(recent_s=0.0, stale_s=stale_s))
+    limits = RlmLimits(read=ReadLimits(recent_s=0.0, stale_s=stale_s))
     rlm = BrokerRemoteLogManager([log_dir], stack.rsm, rlmm, limits)
     found = fetch(rlm, 0, max_bytes=1)[0]
     assert found.metadata_age_ms is None
@@ -203,7 +203,7 @@ def test_an_offset_beyond_what_is_known_is_not_out_of_range_while_rlmm_is_away(
     three_segments(log_dir)
     stack.ship(log_dir)
     rlmm: Any = Sometimes(stack.rlmm)
-    limits = RlmLimits(read=RemoteReadLimits(stale_s=300.0))
+    limits = RlmLimits(read=ReadLimits(stale_s=300.0))
     rlm = BrokerRemoteLogManager([], stack.rsm, rlmm, limits)
     (beyond,) = fetch(rlm, 25)
     assert beyond.error is FetchError.OFFSET_OUT_OF_RANGE
@@ -222,7 +222,7 @@ def test_a_silent_rlmm_keeps_one_reader_of_a_known_partition(
     three_segments(log_dir)
     stack.ship(log_dir)
     rlmm: Any = Sometimes(stack.rlmm)
-    limits = RlmLimits(read=RemoteReadLimits(wait_s=60.0, recent_s=0.0))
+    limits = RlmLimits(read=ReadLimits(wait_s=60.0, recent_s=0.0))
     rlm = BrokerRemoteLogManager([], stack.rsm, rlmm, limits)
     assert read(rlm, 5)
     hanging = Semaphore(0)

@@ -14,8 +14,7 @@ from services.api.remote_log_manager import (
     FetchRequest,
 )
 from services.api.topic_config import RetentionOwner
-from services.rlm.fetch.chunk_cache import ChunkLimits
-from services.rlm.fetch.segment_reader import RemoteReadLimits
+from services.rlm.fetch.reads import ReadLimits
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.tier_state import TierState
 from tests.harness.eventually import eventually
@@ -30,8 +29,7 @@ SWEEP = MutationContext(reason="sweep", retention_owner=RetentionOwner.SWEEP)
 
 def limits(recent_s: float) -> RlmLimits:
     """Return limits with which each read needs the store."""
-    reads = RemoteReadLimits(wait_s=60.0, recent_s=recent_s)
-    return RlmLimits(read=reads, chunks=ChunkLimits(total_bytes=0))
+    return RlmLimits(read=ReadLimits(wait_s=60.0, recent_s=recent_s, chunk_memory_bytes=0))
 
 
 @pytest.fixture

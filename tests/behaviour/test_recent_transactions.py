@@ -24,7 +24,8 @@ from services.api.segments import RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
 from services.records.index_files import AbortedTxn
 from services.records.runs import BatchRun
-from services.rlm.fetch.segment_reader import RemoteReadLimits, local_runs
+from services.rlm.fetch.reads import ReadLimits
+from services.rlm.fetch.segment_reader import local_runs
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.committed_reads import READ_COMMITTED
@@ -52,7 +53,7 @@ from tests.unit.rlm.kafka_bytes import (
 
 SWEEP = MutationContext(reason="sweep", retention_owner=RetentionOwner.SWEEP)
 ABORTED = (AbortedTransaction(1, 9),)
-LIMITS = RlmLimits(read=RemoteReadLimits(wait_s=60.0, recent_s=60.0))
+LIMITS = RlmLimits(read=ReadLimits(wait_s=60.0, recent_s=60.0))
 
 
 def _write_up_to_abort(files: PartitionFiles) -> None:
@@ -164,7 +165,7 @@ def replace_segment(stack: Stack, files: PartitionFiles, start_offset: int) -> N
     tier.delete(copied)
 
 
-NO_INDEXES = RlmLimits(read=RemoteReadLimits(wait_s=60.0, recent_s=60.0), index_memory_bytes=0)
+NO_INDEXES = RlmLimits(read=ReadLimits(wait_s=60.0, recent_s=60.0, index_memory_bytes=0))
 
 
 def test_a_search_finds_the_index_that_replaced_another(
@@ -194,8 +195,8 @@ def test_an_index_that_is_replaced_while_the_client_is_slow_is_found(
         files.snapshot(offset)
         files.segment(offset, [batch(offset)])
     stack.ship(log_dir)
-    reads = RemoteReadLimits(wait_s=60.0, recent_s=0.0)
-    rlm = stack.rlm(limits=RlmLimits(read=reads, index_memory_bytes=0))
+    reads = ReadLimits(wait_s=60.0, recent_s=0.0, index_memory_bytes=0)
+    rlm = stack.rlm(limits=RlmLimits(read=reads))
     assert committed(rlm, 3).aborted_transactions == (AbortedTransaction(3, 9),)
     wanted = FetchPartition(NAME, 0, EVERYTHING)
     parts = rlm.fetch(FetchRequest((wanted,), EVERYTHING, READ_COMMITTED))
@@ -239,7 +240,7 @@ def test_any_read_finds_the_leader_epochs_of_a_segment_that_was_replaced(
             raise RetriableRemoteStorageError("away")
 
     rsm: Any = TroubledPartition(stack.rsm, NAME, frozenset({"fetch_index"}), be_away)
-    limits = RlmLimits(read=RemoteReadLimits(wait_s=1.0, recent_s=60.0))
+    limits = RlmLimits(read=ReadLimits(wait_s=1.0, recent_s=60.0))
     rlm = stack.rlm(rsm=rsm, limits=limits)
     assert fetch_once(rlm, 0)[0].record_batches == b""
     replace_segment(stack, files, 3)
@@ -303,7 +304,7 @@ def test_segments_that_leave_the_log_during_a_read_are_not_searched_without_rlmm
     stack.ship(log_dir)
     lose_rolled_segments(log_dir)
     rlmm: Any = SilentRlmm(stack.rlmm)
-    limits = RlmLimits(read=RemoteReadLimits(wait_s=0.5, stale_s=0.0))
+    limits = RlmLimits(read=ReadLimits(wait_s=0.5, stale_s=0.0))
     rlm = stack.rlm(log_dir, rlmm=rlmm, limits=limits)
     assert isinstance(read(rlm, 0), bytes)  # The tier ends at 3.
     files.snapshot(5, {9: 3})

@@ -20,7 +20,7 @@ from services.api.ids import RemoteLogSegmentId
 from services.api.remote_log_manager import FetchError
 from services.api.segment_batches import imports_of
 from services.rlm.collectors import PoolCollector, RetentionCollector, TopicCollector
-from services.rlm.fetch.segment_reader import RemoteReadLimits
+from services.rlm.fetch.reads import ReadLimits
 from services.rlm.kafka_log.partition_dir import SegmentVanishedError
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.metrics import OTHER_TOPICS
@@ -360,7 +360,7 @@ def test_how_busy_the_pools_are(stack: Stack, log_dir: Path, files: PartitionFil
 def test_how_busy_the_readers_of_the_tier_are(
     stack: Stack, shipped: BrokerRemoteLogManager, log_dir: Path
 ) -> None:
-    read_limits = RemoteReadLimits(threads=2, wait_s=60.0)
+    read_limits = ReadLimits(threads=2, wait_s=60.0)
     with held(stack, "fetch_log_segment") as (rsm, hanging), ThreadPoolExecutor(3) as pool:
         rlm = stack.rlm(log_dir, rsm=rsm, limits=replace(AT_ONCE, read=read_limits))
         assert readers(rlm) == (1, 0)

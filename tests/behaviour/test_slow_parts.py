@@ -14,7 +14,7 @@ from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.offset_queries import EpochQuery, FoundOffset, OffsetQueries, OffsetQuery
 from services.api.remote_log_manager import FetchError, FetchPartition, FetchRequest, IsolationLevel
-from services.rlm.fetch.segment_reader import RemoteReadLimits
+from services.rlm.fetch.reads import ReadLimits
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.harness.broker_answers import BrokerFetch
 from tests.harness.doors import DOORS, Door, opened
@@ -32,8 +32,8 @@ from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segmen
 
 SICK, HEALTHY = NAME, replace(NAME, partition=1)
 COMMITTED = IsolationLevel.READ_COMMITTED
-ONE_READER = RlmLimits(read=RemoteReadLimits(threads=1, wait_s=0.5))
-PATIENT = RlmLimits(read=RemoteReadLimits(wait_s=GIVE_UP_S))
+ONE_READER = RlmLimits(read=ReadLimits(threads=1, wait_s=0.5))
+PATIENT = RlmLimits(read=ReadLimits(wait_s=GIVE_UP_S))
 
 TROUBLED = [
     pytest.param("rlmm", "list_remote_log_segments", 5, id="state in RLMM"),
@@ -169,7 +169,7 @@ def test_a_search_for_aborted_transactions_over_many_epochs_ends(
     rlmm: Any = TroubledPartition(
         stack.rlmm, NAME, frozenset({"next_segment_with_txn_index"}), be_slow
     )
-    limits = RlmLimits(read=RemoteReadLimits(wait_s=0.4))
+    limits = RlmLimits(read=ReadLimits(wait_s=0.4))
     rlm = stack.rlm(log_dir, rlmm=rlmm, limits=limits)
     first = eventually(lambda: fetch(rlm, 0, isolation=COMMITTED)[0].record_batches)
     assert first.startswith(batch(0))
@@ -201,7 +201,7 @@ def slow() -> None:
 @pytest.mark.parametrize(("manager", "method"), IN_LIST_OFFSETS)
 def test_list_offsets_waits_for_a_slow_part(shipped: Stack, manager: str, method: str) -> None:
     """It may take the time of its request, not only that of a fetch."""
-    limits = RlmLimits(read=RemoteReadLimits(wait_s=0.1), list_offsets_timeout_s=GIVE_UP_S)
+    limits = RlmLimits(read=ReadLimits(wait_s=0.1, list_offsets_timeout_s=GIVE_UP_S))
     rlm = troubled(shipped, manager, method, slow, limits)
     assert listed(rlm).error is FOUND
 
@@ -209,7 +209,7 @@ def test_list_offsets_waits_for_a_slow_part(shipped: Stack, manager: str, method
 @pytest.mark.parametrize(("manager", "method"), IN_LIST_OFFSETS)
 def test_list_offsets_of_a_silent_part_times_out(shipped: Stack, manager: str, method: str) -> None:
     hang = Hang()
-    limits = RlmLimits(read=RemoteReadLimits(threads=1), list_offsets_timeout_s=0.5)
+    limits = RlmLimits(read=ReadLimits(threads=1, list_offsets_timeout_s=0.5))
     rlm = troubled(shipped, manager, method, hang, limits)
     try:
         assert listed(rlm).error is FetchError.REQUEST_TIMED_OUT
@@ -222,8 +222,8 @@ def test_list_offsets_of_a_silent_part_times_out(shipped: Stack, manager: str, m
 def test_searches_of_a_silent_store_leave_slots_to_fetches(shipped: Stack) -> None:
     """However many of them there are, for as long as ListOffsets may take."""
     hang = Hang()
-    read = RemoteReadLimits(threads=2, wait_s=GIVE_UP_S / 2)
-    limits = RlmLimits(read=read, list_offsets_timeout_s=GIVE_UP_S)
+    read = ReadLimits(threads=2, wait_s=GIVE_UP_S / 2, list_offsets_timeout_s=GIVE_UP_S)
+    limits = RlmLimits(read=read)
     rlm = troubled(shipped, "rlmm", "list_remote_log_segments", hang, limits)
     queries = OffsetQueries((OffsetQuery(SICK, 0),), COMMITTED)
     try:
@@ -247,7 +247,7 @@ def test_searches_of_a_silent_store_leave_slots_to_fetches(shipped: Stack) -> No
 def test_searches_of_a_partition_with_late_calls_hold_up_no_others(shipped: Stack) -> None:
     """They are not begun, and take no place among those that are."""
     hang = Hang()
-    limits = RlmLimits(read=RemoteReadLimits(threads=2, wait_s=0.1), list_offsets_timeout_s=5.0)
+    limits = RlmLimits(read=ReadLimits(threads=2, wait_s=0.1, list_offsets_timeout_s=5.0))
     hanging: list[None] = []
 
     def hang_and_count() -> None:
@@ -279,7 +279,7 @@ def test_searches_of_a_partition_with_late_calls_hold_up_no_others(shipped: Stac
 
 def test_an_epochs_end_for_which_no_turn_comes_times_out(shipped: Stack) -> None:
     hang = Hang()
-    limits = RlmLimits(read=RemoteReadLimits(threads=2), list_offsets_timeout_s=GIVE_UP_S)
+    limits = RlmLimits(read=ReadLimits(threads=2, list_offsets_timeout_s=GIVE_UP_S))
     rlm = troubled(shipped, "rlmm", "list_remote_log_segments", hang, limits)
     by_time = OffsetQueries((OffsetQuery(SICK, 0),), COMMITTED)
     try:
@@ -297,7 +297,7 @@ def test_an_epochs_end_for_which_no_turn_comes_times_out(shipped: Stack) -> None
 
 def test_an_epochs_end_that_the_tier_does_not_tell_in_time_times_out(shipped: Stack) -> None:
     hang = Hang()
-    limits = RlmLimits(list_offsets_timeout_s=0.5)
+    limits = RlmLimits(read=ReadLimits(list_offsets_timeout_s=0.5))
     rlm = troubled(shipped, "rlmm", "list_remote_log_segments", hang, limits)
     queries = (EpochQuery(SICK, 0), EpochQuery(SICK, 1))
     try:

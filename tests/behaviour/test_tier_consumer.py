@@ -30,7 +30,7 @@ from services.client import (
     TierConsumer,
 )
 from services.client.records import ReadOptions, decoded
-from services.rlm.fetch.segment_reader import RemoteReadLimits
+from services.rlm.fetch.reads import ReadLimits
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.servicer import RemoteLogManagerServicer
 from tests.harness.minio import GRPCURL
@@ -154,7 +154,7 @@ def read_from_the_tier(
     for file in files.path.glob(f"{0:020}.*"):
         file.unlink()
     rlmm: Any = SilentRlmm(stack.rlmm)
-    limits = RlmLimits(read=RemoteReadLimits(recent_s=0.0))
+    limits = RlmLimits(read=ReadLimits(recent_s=0.0))
     return rlmm, stack.rlm(log_dir, rlmm=rlmm, limits=limits)
 
 

@@ -31,7 +31,8 @@ from services.records.batches import MemoryWindow, walk_batches
 from services.rlm.fetch.chunk_cache import MIB, ChunkCache, ChunkLimits
 from services.rlm.fetch.index_cache import RemoteIndexCache, check_index
 from services.rlm.fetch.partition_fetch import PartitionBudget, PartitionFetch, RequestBudget
-from services.rlm.fetch.segment_reader import RemoteReadLimits, RemoteSegmentReader
+from services.rlm.fetch.reads import ReadLimits
+from services.rlm.fetch.segment_reader import RemoteSegmentReader
 from services.rlm.kafka_log.local_log import LocalLog, LocalPartition
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import SegmentVanishedError
@@ -259,7 +260,7 @@ def test_a_silent_database_leaves_threads_to_local_reads(stack: Stack, log_dir: 
         file.unlink()
     hanging = Semaphore(0)
     rlmm: Any = Hanging(stack.rlmm, "remote_log_segment_metadata", hanging)
-    limits = RlmLimits(read=RemoteReadLimits(threads=2, wait_s=2.0))
+    limits = RlmLimits(read=ReadLimits(threads=2, wait_s=2.0))
     rlm = BrokerRemoteLogManager([log_dir], stack.rsm, rlmm, limits)
     with served_rlm(rlm, stream_threads=4) as client, ThreadPoolExecutor(5) as pool:
         stuck = [pool.submit(read, client, 0) for _ in range(4)]
@@ -278,7 +279,7 @@ def test_a_silent_store_holds_no_reader_and_one_request(stack: Stack, log_dir: P
     lose_rolled_segments(log_dir)
     hanging = Semaphore(0)
     rsm = Hanging(stack.rsm, "fetch_log_segment", hanging)
-    rlm = stack.rlm(log_dir, rsm=rsm, limits=RlmLimits(read=RemoteReadLimits(wait_s=0.05)))
+    rlm = stack.rlm(log_dir, rsm=rsm, limits=RlmLimits(read=ReadLimits(wait_s=0.05)))
     for _ in range(2):
         (part,) = fetch_once(rlm, 0)
         assert (part.error, part.record_batches) == (FetchError.NONE, b"")
@@ -348,7 +349,7 @@ def test_read_of_repeatedly_vanishing_segments_ends(stack: Stack, log_dir: Path)
     partition = new_partition(NAME, local, stack.rsm, stack.rlmm)
     cache = RemoteIndexCache(stack.rsm, 1024 * 1024)
     chunks = ChunkCache(stack.rsm, ChunkLimits())
-    remote = RemoteSegmentReader(stack.rlmm, cache, chunks, RemoteReadLimits())
+    remote = RemoteSegmentReader(stack.rlmm, cache, chunks)
     fetch_of_one = PartitionFetch(partition, remote, 0)
     fetch_of_one.find_bounds()
     budget = PartitionBudget(RequestBudget(EVERYTHING), EVERYTHING)

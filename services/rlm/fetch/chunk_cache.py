@@ -14,7 +14,6 @@ from services.api.calls import IN_PROCESS, current_call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
 from services.api.ids import RemoteLogSegmentId
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlm.fetch.chunk_files import ChunkFiles
 from services.rlm.metrics import (
     CHUNK_EVICTIONS,
     CHUNK_HITS,
@@ -80,7 +79,6 @@ class Chunk:
         self.is_kept = True
         self.is_passed = False
         self.is_reread = False
-        self.is_removed = False
         self.is_ahead = False
 
     def view(self, position: int, end: int, wait_s: float) -> memoryview | None:
@@ -130,12 +128,6 @@ class Chunk:
         with self._arrived:
             return bool(self._piece_ends) and self._piece_ends[-1] == self.end
 
-    def pieces_from(self, position: int) -> list[memoryview]:
-        """Return the pieces from the one that begins at `position` on."""
-        with self._arrived:
-            at = bisect_right(self._piece_ends, position)
-            return self._pieces[at:]
-
     def finish(self, error: Exception | None) -> bool:
         """End the arrival of bytes; return whether all are there.
 
@@ -164,7 +156,6 @@ class Chunk:
 class ChunkCache:
     """Keep chunks of remote segments, up to a limit of bytes. Thread-safe.
 
-    Bytes that are not in memory come from files, if there are any, before they come from the store.
     Readers of the same bytes share one request, which continues if they leave. Only chunks that a
     reader has passed, or that no reader has used for a while, make room for others: those that were
     read once go first, so that a scan does not evict what several readers use.
@@ -175,16 +166,12 @@ class ChunkCache:
         logs: LogSource,
         limits: ChunkLimits,
         clock: Callable[[], float] = time.monotonic,
-        files: ChunkFiles | None = None,
     ) -> None:
         self.limits = limits
         self._logs = logs
-        self._files = files
         self._clock = clock
         self._lock = threading.Lock()
         self._of_segment: dict[RemoteLogSegmentId, list[Chunk]] = {}
-        # Also those that were evicted when their bytes, but not yet their requests, had ended.
-        self._filling: set[Chunk] = set()
         # The least recently used first.
         self._chunks: OrderedDict[Chunk, None] = OrderedDict()
         self._held_bytes = 0
@@ -268,12 +255,7 @@ class ChunkCache:
         with self._lock:
             for segment in segments:
                 for chunk in list(self._of_segment.get(segment, ())):
-                    chunk.is_removed = True
                     self._drop(chunk)
-            for chunk in self._filling:
-                chunk.is_removed |= chunk.segment in segments
-        if self._files is not None:
-            self._files.remove(segments)
 
     def close(self) -> None:
         """Keep nothing and request nothing more. Idempotent."""
@@ -281,8 +263,6 @@ class ChunkCache:
             self._is_closed = True
             for chunk in list(self._chunks):
                 self._drop(chunk)
-        if self._files is not None:
-            self._files.close()
 
     def _may_fetch_ahead(self) -> bool:
         return (
@@ -315,7 +295,6 @@ class ChunkCache:
         chunk.used_s, chunk.is_ahead = self._clock(), is_ahead
         insort(self._of_segment.setdefault(name, []), chunk, key=lambda chunk: chunk.start)
         self._chunks[chunk] = None
-        self._filling.add(chunk)
         self._count(chunk.counted_bytes)
         self._fills += 1
         self._fills_ahead += is_ahead
@@ -324,32 +303,23 @@ class ChunkCache:
         call = replace(IN_PROCESS, request_id=caller.request_id, trace=caller.trace)
 
         def fill() -> None:
-            try:
-                with serving(call):
-                    self._fill(segment, chunk, is_ahead)
-            finally:
-                with self._lock:
-                    self._filling.discard(chunk)
+            with serving(call):
+                self._fill(segment, chunk, is_ahead)
 
         try:
             _start(fill)
         except RuntimeError as e:  # No thread can be started.
             self._fills, self._fills_ahead = self._fills - 1, self._fills_ahead - is_ahead
             chunk.is_filling = False
-            self._filling.discard(chunk)
             self._drop(chunk)
             raise RetriableRemoteStorageError(f"{name}: cannot start a read: {e}") from e
         return chunk
 
     def _fill(self, segment: RemoteLogSegmentMetadata, chunk: Chunk, is_ahead: bool) -> None:
-        files, position, last = self._files, chunk.start, chunk.end - 1
+        last = chunk.end - 1
         error: RemoteStorageError | None = None
         try:
-            for held in files.read(chunk.segment, position, chunk.end) if files else ():
-                chunk.add(held)
-                position += len(held)
-            is_there = position > last
-            for piece in () if is_there else self._logs.fetch_log_segment(segment, position, last):
+            for piece in self._logs.fetch_log_segment(segment, chunk.start, last):
                 chunk.add(piece)
                 if chunk not in self._chunks:
                     error = RetriableRemoteStorageError(f"{chunk.segment}: the read was stopped")
@@ -363,13 +333,8 @@ class ChunkCache:
             self._fills, self._fills_ahead = self._fills - 1, self._fills_ahead - is_ahead
             chunk.is_filling = False
             # Removed before its readers get the error: their next read must not find it.
-            is_whole = chunk.finish(error)
-            if not is_whole or not (chunk.is_kept or chunk.readers):
+            if not chunk.finish(error) or not (chunk.is_kept or chunk.readers):
                 self._drop(chunk)
-        if files is not None and is_whole and not chunk.is_removed:
-            files.keep(chunk.segment, position, chunk.pieces_from(position))
-            if chunk.is_removed:  # While it was written.
-                files.remove([chunk.segment])
 
     def _make_room(self, wanted: int) -> bool:
         """Evict chunks until `wanted` bytes fit; evict none if that is not enough."""

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from threading import BoundedSemaphore, Event
 
@@ -30,34 +29,27 @@ _ENDS_WAIT = (*PARTITION_FAILURES, BatchError)
 """An error that the answer has, or a tier that is late."""
 
 
-@dataclass(frozen=True, slots=True)
-class PurgatoryLimits:
-    """The limit of waiting fetches that hold a thread of the server.
-
-    Attributes:
-        most: fetches that wait at once; others are answered at once.
-    """
-
-    most: int = 8
-
-
 class FetchPurgatory:
     """Hold fetches back while there is less to read than they ask for. Thread-safe.
 
     New records of a log, a higher high watermark and new segments of the tier end the wait; so does
     an error of any partition, which the answer then has.
+
+    Args:
+        max_delayed: fetches that wait at once, each in a thread of the server; others are answered
+            at once.
     """
 
     def __init__(
         self,
         partition_of: Callable[[TopicIdPartition], Partition],
         remote: RemoteSegmentReader,
-        limits: PurgatoryLimits,
+        max_delayed: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._partition_of = partition_of
         self._remote = remote
-        self._places = BoundedSemaphore(limits.most)
+        self._places = BoundedSemaphore(max_delayed)
         self._stopping = Event()
         self._clock = clock
 

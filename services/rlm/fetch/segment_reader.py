@@ -5,7 +5,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Generator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -116,27 +116,6 @@ class MetadataAges:
     stale_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteReadLimits:
-    """The limits of remote reads.
-
-    Attributes:
-        threads: remote reads at once.
-        wait_s: how long a read waits for a free slot, and for the store's next bytes, seconds
-            (Kafka: remote.fetch.max.wait.ms).
-        max_waiting: reads that wait for a slot (Kafka: remote.log.reader.max.pending.tasks).
-        recent_s: how old metadata may be with which consumers read known segments.
-        stale_s: how old it may be while RLMM is unreachable.
-    """
-
-    threads: int = 10
-    wait_s: float = 0.5
-    max_waiting: int = 100
-    quota: QuotaLimit = field(default_factory=QuotaLimit)
-    recent_s: float = 1.0
-    stale_s: float = 300.0
-
-
 class FoundTransactions(NamedTuple):
     """The aborted transactions in the transaction index of one segment.
 
@@ -159,23 +138,28 @@ class RemoteSegmentReader:
         rlmm: RemoteLogMetadataManager,
         cache: RemoteIndexCache,
         chunks: ChunkCache,
-        limits: RemoteReadLimits,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        threads: int = 10,
+        wait_s: float = 0.5,
+        max_waiting: int = 100,
+        quota: QuotaLimit | None = None,
+        ages: MetadataAges | None = None,
     ) -> None:
         self._rlmm = rlmm
         self.lookups = SegmentLookUps(rlmm)
         self._cache = cache
         self._chunks = chunks
         self._reads = SequentialReads()
-        name = f"concurrent remote reads (limit {limits.threads})"
-        self.queue = FairQueue(name, limits.threads, max_waiters=limits.max_waiting)
-        self._quota = limits.quota.bucket("remote reads", clock)
-        self.pool = ReaderPool(limits.threads)
+        name = f"concurrent remote reads (limit {threads})"
+        self.queue = FairQueue(name, threads, max_waiters=max_waiting)
+        self._quota = (quota or QuotaLimit()).bucket("remote reads", clock)
+        self.pool = ReaderPool(threads)
         # Apart: a read that holds a slot waits for these, and those of the pool wait for slots.
-        self.calls = ReaderPool(limits.threads)
+        self.calls = ReaderPool(threads)
         self.late = LateCalls()
-        self.wait_s = limits.wait_s
-        self._ages = MetadataAges(limits.recent_s, limits.stale_s)
+        self.wait_s = wait_s
+        self._ages = ages or MetadataAges()
 
     def ages_for(self, role: FetchRole) -> MetadataAges:
         """Return how old metadata may be for such a reader."""

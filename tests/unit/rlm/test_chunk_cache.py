@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from threading import Event
 from typing import Any, cast
 from weakref import ref
@@ -16,7 +15,6 @@ from services.api.ids import TopicIdPartition
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.fetch.chunk_cache import ABANDONED_AFTER_S, MIB, ChunkCache, ChunkLimits
-from services.rlm.fetch.chunk_files import ChunkFileLimits, ChunkFiles
 from services.rlm.fetch.read_ahead import (
     ReadTimeoutError,
     SegmentWindow,
@@ -420,68 +418,6 @@ def test_a_remembered_reader_keeps_no_bytes_that_the_cache_has_dropped(
     assert len(left) == 3
     cache.close()
     eventually(lambda: all(each() is None for each in left))
-
-
-def test_bytes_that_left_memory_come_from_files_and_only_the_rest_from_the_store(
-    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata], tmp_path: Path
-) -> None:
-    files = ChunkFiles(ChunkFileLimits(tmp_path, 64 * MIB))
-    name = copies[0].remote_log_segment_id
-
-    def emptied() -> ChunkCache:
-        manager = cast(RemoteStorageManager, rsm)
-        return ChunkCache(manager, ChunkLimits(64 * MIB, 4), Clock(), files)
-
-    read(emptied(), copies[0], 0, MIB, SequentialRead())
-    (kept,) = eventually(lambda: list(files.read(name, 0, SIZE)))
-    assert kept == LOG[: len(kept)]
-    read(emptied(), copies[0], 0, MIB, SequentialRead())
-    assert len(rsm.reads) == 1
-    read(emptied(), copies[0], 0, 2 * len(kept), SequentialRead())
-    end = 2 * len(kept) + MIB
-    assert rsm.reads[1:] == [(copies[0].start_offset, len(kept), end)]
-    cache = emptied()
-    cache.remove([name])
-    read(cache, copies[0], 0, MIB, SequentialRead())
-    assert len(rsm.reads) == 3
-    cache.close()
-    # The last read may be writing its file.
-    eventually(lambda: not list(tmp_path.iterdir()))
-
-
-@pytest.mark.parametrize("is_evicted", [False, True])
-def test_bytes_that_are_removed_while_they_arrive_are_kept_in_no_file(
-    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata], tmp_path: Path, is_evicted: bool
-) -> None:
-    """A reader that finds the last batch damaged removes the segment before the stream ends."""
-    files, name = ChunkFiles(ChunkFileLimits(tmp_path, 64 * MIB)), copies[0].remote_log_segment_id
-    has_arrived, may_end = Event(), Event()
-
-    def held(metadata: RemoteLogSegmentMetadata, start: int, end: int) -> Iterator[bytes]:
-        yield from rsm.rsm.fetch_log_segment(metadata, start, end)
-        has_arrived.set()
-        require(may_end.wait(WAIT_S))
-
-    logs = cast(RemoteStorageManager, HeldLogs(held))
-    cache = ChunkCache(logs, ChunkLimits(MIB if is_evicted else 64 * MIB, 4), Clock(), files)
-    chunk = cache.acquire(copies[0], 0, MIB)
-    assert has_arrived.wait(WAIT_S)
-    if is_evicted:
-        cache.release(chunk)
-        cache.passed(chunk)
-        cache.release(cache.acquire(copies[1], 0, MIB))
-    cache.remove([name])
-    may_end.set()
-    eventually(lambda: not chunk.is_filling)
-    if not is_evicted:
-        cache.release(chunk)
-    # Kept, if it were, by the time that another chunk is.
-    other = cache.acquire(copies[1], 0, MIB)
-    kept = copies[1].remote_log_segment_id
-    assert eventually(lambda: list(files.read(kept, 0, MIB)))
-    cache.release(other)
-    assert list(files.read(name, 0, MIB)) == []
-    cache.close()
 
 
 def test_bytes_for_later_are_not_requested_without_room(

@@ -19,7 +19,6 @@ from services.api.errors import (
 )
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlm.fetch.cached_storage import CacheInvalidatingStorage
 from services.rlm.fetch.chunk_cache import ChunkCache, ChunkLimits
 from services.rlm.fetch.index_cache import (
     IndexFileLimits,
@@ -27,6 +26,7 @@ from services.rlm.fetch.index_cache import (
     RemoteIndexCache,
     name_of,
 )
+from services.rlm.fetch.reads import CacheInvalidatingStorage
 from services.rlm.metrics import TopicCounts
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.locations import Location

@@ -1,0 +1,216 @@
+"""Serve all reads of the RLM of one broker: the one door to the modules of this folder."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from services.api.errors import RemoteStorageError
+from services.api.ids import TopicIdPartition
+from services.api.offset_queries import (
+    EpochAnswer,
+    EpochQuery,
+    FoundOffset,
+    OffsetQueries,
+    RaisedLogStart,
+    RecordsToDelete,
+)
+from services.api.remote_log_manager import FetchPart, FetchRequest
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_storage_manager import (
+    IndexType,
+    LogSegmentData,
+    OpenedLogSegment,
+    RemoteStorageManager,
+)
+from services.api.replicas import AuxStateQuery, RemoteLogAuxState
+from services.api.segments import RemoteLogSegmentMetadata
+from services.common.fair_queue import QuotaLimit
+from services.rlm.fetch.chunk_cache import FILLS_AHEAD, MIB, ChunkCache, ChunkLimits
+from services.rlm.fetch.chunk_cache import LogSource as LogSource
+from services.rlm.fetch.fetcher import Fetcher
+from services.rlm.fetch.index_cache import IndexFileLimits, IndexFiles, RemoteIndexCache
+from services.rlm.fetch.offset_finder import OffsetFinder
+from services.rlm.fetch.purgatory import FetchPurgatory
+from services.rlm.fetch.records_deletion import RecordsDeletion
+from services.rlm.fetch.replicas import AuxStateBuilder
+from services.rlm.fetch.segment_reader import MetadataAges, RemoteSegmentReader
+from services.rlm.metrics import TopicCounts
+from services.rlm.partition import Partition
+from services.rlm.reporting import Reporter
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """The limits of reads.
+
+    Attributes:
+        threads: remote reads at once.
+        wait_s: how long a read waits for a free slot, and for the store's next bytes, seconds
+            (Kafka: remote.fetch.max.wait.ms).
+        max_waiting: reads that wait for a slot (Kafka: remote.log.reader.max.pending.tasks).
+        recent_s: how old metadata may be with which consumers read known segments.
+        stale_s: how old it may be while RLMM is unreachable.
+        max_delayed_fetches: fetches that hold a thread of the server while they wait for records;
+            others are answered at once.
+        index_files: None to keep indexes in memory only.
+    """
+
+    threads: int = 10
+    wait_s: float = 0.5
+    max_waiting: int = 100
+    quota: QuotaLimit = field(default_factory=QuotaLimit)
+    recent_s: float = 1.0
+    stale_s: float = 300.0
+    list_offsets_timeout_s: float = 30.0
+    max_delayed_fetches: int = 8
+    chunk_memory_bytes: int = 64 * MIB
+    index_memory_bytes: int = 32 * MIB
+    index_files: IndexFileLimits | None = None
+
+
+class Reads:
+    """Serve the reads of RemoteLogManager, from the logs of this broker and from the tier.
+
+    Args:
+        partition_of: returns the partition that RLM knows by a name, or creates it.
+        logs: reads logs of the tier; None if `rsm` does.
+
+    Attributes:
+        storage: `rsm`, for the tasks that delete segments: the caches forget these.
+    """
+
+    def __init__(
+        self,
+        rsm: RemoteStorageManager,
+        rlmm: RemoteLogMetadataManager,
+        partition_of: Callable[[TopicIdPartition], Partition],
+        broker_id: int,
+        reporter: Reporter,
+        counts: TopicCounts,
+        limits: ReadLimits,
+        clock: Callable[[], float] = time.monotonic,
+        logs: LogSource | None = None,
+    ) -> None:
+        files = IndexFiles(limits.index_files, clock) if limits.index_files else None
+        self._indexes = RemoteIndexCache(rsm, limits.index_memory_bytes, files, limits.wait_s)
+        # One for each reader, and as many for readers that did not wait for theirs.
+        chunk_limits = ChunkLimits(limits.chunk_memory_bytes, 2 * limits.threads + FILLS_AHEAD)
+        self._chunks = ChunkCache(logs or rsm, chunk_limits, clock)
+        self.storage = CacheInvalidatingStorage(rsm, self._indexes, self._chunks, counts)
+        self._remote = remote = RemoteSegmentReader(
+            rlmm,
+            self._indexes,
+            self._chunks,
+            clock,
+            threads=limits.threads,
+            wait_s=limits.wait_s,
+            max_waiting=limits.max_waiting,
+            quota=limits.quota,
+            ages=MetadataAges(limits.recent_s, limits.stale_s),
+        )
+        self._purgatory = FetchPurgatory(partition_of, remote, limits.max_delayed_fetches, clock)
+        self._fetcher = Fetcher(partition_of, remote, counts, self._purgatory)
+        self._offsets = OffsetFinder(partition_of, remote, rlmm, limits.list_offsets_timeout_s)
+        self._aux_states = AuxStateBuilder(
+            partition_of, remote, rlmm, self._purgatory, counts, clock
+        )
+        self._deletion = RecordsDeletion(partition_of, rlmm, broker_id, reporter)
+        self.queue = remote.queue
+        self.pools = (remote.pool, remote.calls)
+
+    def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
+        return self._fetcher.fetch(request)
+
+    def list_offsets(self, queries: OffsetQueries) -> list[FoundOffset]:
+        return self._offsets.list_offsets(queries)
+
+    def offsets_for_leader_epochs(self, queries: tuple[EpochQuery, ...]) -> list[EpochAnswer]:
+        return self._offsets.offsets_for_leader_epochs(queries)
+
+    def delete_records(self, wanted: tuple[RecordsToDelete, ...]) -> list[RaisedLogStart]:
+        return self._deletion.delete_all(wanted)
+
+    def build_remote_log_aux_state(self, query: AuxStateQuery) -> RemoteLogAuxState:
+        return self._aux_states.build(query)
+
+    def maintain(self) -> None:
+        """Remove files of the index cache that are old or too many."""
+        self._indexes.maintain()
+
+    def end_waits(self) -> None:
+        """Let fetches that wait for records answer now, and later ones at once."""
+        self._purgatory.end_waits()
+
+    def close(self) -> None:
+        """Request nothing more from RLMM and RSM. Idempotent."""
+        self._chunks.close()
+        for pool in self.pools:
+            pool.close()
+
+
+class CacheInvalidatingStorage:
+    """Forward calls to RSM; remove deleted segments from the caches and count deletions.
+
+    Source: RemoteLogManager calls indexCache.remove after a deletion.
+    """
+
+    def __init__(
+        self,
+        rsm: RemoteStorageManager,
+        indexes: RemoteIndexCache,
+        chunks: ChunkCache,
+        counts: TopicCounts,
+    ) -> None:
+        self._rsm = rsm
+        self._indexes = indexes
+        self._chunks = chunks
+        self._counts = counts
+
+    def copy_log_segment_data(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> bytes | None:
+        return self._rsm.copy_log_segment_data(metadata, data)
+
+    def fetch_log_segment(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        start_position: int,
+        end_position: int | None = None,
+    ) -> Iterator[bytes | memoryview]:
+        return self._rsm.fetch_log_segment(metadata, start_position, end_position)
+
+    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedLogSegment:
+        return self._rsm.open_log_segment(metadata)
+
+    def fetch_index(
+        self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
+    ) -> Iterator[bytes]:
+        return self._rsm.fetch_index(metadata, index_type)
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        try:
+            self._rsm.delete_log_segment_data(metadata)
+        except RemoteStorageError as e:
+            self._counts.add_deletion(metadata, e)
+            raise
+        self._counts.add_deletion(metadata, None)
+        self._remove([metadata])
+
+    def delete_log_segment_data_batch(
+        self, metadatas: Sequence[RemoteLogSegmentMetadata]
+    ) -> list[RemoteStorageError | None]:
+        try:
+            errors = self._rsm.delete_log_segment_data_batch(metadatas)
+        except RemoteStorageError as e:
+            for metadata in metadatas:
+                self._counts.add_deletion(metadata, e)
+            raise
+        for metadata, error in zip(metadatas, errors, strict=True):
+            self._counts.add_deletion(metadata, error)
+        self._remove([m for m, error in zip(metadatas, errors, strict=True) if error is None])
+        return errors
+
+    def _remove(self, deleted: Sequence[RemoteLogSegmentMetadata]) -> None:
+        names = [metadata.remote_log_segment_id for metadata in deleted]
+        self._indexes.remove(names)
+        self._chunks.remove(names)
