@@ -3,16 +3,14 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 from uuid import UUID
 
-from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.topic_config import StoredTopicConfig
+from services.common.single_flight import SingleFlight
 from services.rlm.kafka_admin.cluster_view import (
     ClusterAdmin,
     ClusterUnreachableError,
@@ -21,61 +19,6 @@ from services.rlm.kafka_admin.cluster_view import (
     TopicView,
 )
 from services.rlm.scheduler import PassFailedError
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-
-
-class SingleFlight(Generic[K, V]):
-    """Share one result between concurrent callers with the same key.
-
-    Thread-safe; caches nothing.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._under_way: dict[K, Future[V]] = {}
-
-    def run(self, key: K, work: Callable[[], V], wait_s: float) -> tuple[V, bool]:
-        """Return the result of `work`, and whether this caller ran it.
-
-        If another caller is running the work for `key`, wait for the result of that call instead.
-
-        Args:
-            wait_s: how long to wait for another caller.
-
-        Raises:
-            RetriableRemoteStorageError: if another caller took longer than `wait_s`.
-            Exception: the error of the work; all waiting callers get it.
-        """
-        with self._lock:
-            others = self._under_way.get(key)
-            mine: Future[V] = Future()
-            if others is None:
-                self._under_way[key] = mine
-        if others is not None:
-            return self._answer_of(others, key, wait_s), False
-        try:
-            answer = work()
-        except BaseException as e:
-            self._end(key)
-            mine.set_exception(e)
-            raise
-        self._end(key)
-        mine.set_result(answer)
-        return answer, True
-
-    def _answer_of(self, others: "Future[V]", key: K, wait_s: float) -> V:
-        if not wait([others], wait_s).done:
-            raise RetriableRemoteStorageError(
-                f"another read has been fetching {key} for over {wait_s:g} s"
-            )
-        return others.result()
-
-    def _end(self, key: K) -> None:
-        with self._lock:
-            del self._under_way[key]
-
 
 _WAIT_S = 60.0
 """The wait for another caller's request; longer than the deadline of a request."""

@@ -32,6 +32,7 @@ from services.api.remote_storage_manager import (
 )
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.failpoints import failpoint
+from services.common.single_flight import SingleFlight
 from services.records.batches import BatchError
 from services.records.index_files import (
     TIME_ENTRY,
@@ -49,7 +50,6 @@ from services.rlm.metrics import (
     HITS,
     MISSES,
 )
-from services.rlm.topic_configs import SingleFlight
 
 _log = logging.getLogger(__name__)
 
