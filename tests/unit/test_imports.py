@@ -6,10 +6,8 @@ import sys
 import pytest
 
 from tests.shape import (
-    CLOSURES,
     ROOT,
     circles,
-    closure_of,
     every_import_of,
     folder_imports,
     lines_of,
@@ -140,15 +138,6 @@ def test_only_one_file_of_the_product_decompresses() -> None:
     }
     product = {name for name in found if name.startswith(("services.", "spark_jobs."))}
     assert product == {"services.common.inflate", "services.client.records"}
-
-
-def test_each_role_imports_no_more_than_its_limit() -> None:
-    over = {
-        title: len(closure_of(name))
-        for title, (name, most) in CLOSURES.items()
-        if len(closure_of(name)) > most
-    }
-    assert over == {}
 
 
 def test_the_rules_cover_every_package() -> None:
