@@ -24,7 +24,7 @@ from benchmarks.many_segments import (
 from benchmarks.measure import QUICK, Result, ratio
 from benchmarks.store import STORE
 from services.local.stack import own_environment
-from spark_jobs.options import SEGMENTS_PER_S
+from spark_jobs.options import OPTIONS
 
 PARTITIONS, SEGMENTS = 200, 100_000
 """Of the topic that is looked up."""
@@ -65,7 +65,7 @@ def run() -> Result:
                 "segments": SEGMENTS,
                 "partitions": PARTITIONS,
                 "swept_segments": SWEPT_SEGMENTS,
-                "segments_per_s": SEGMENTS_PER_S,
+                "segments_per_s": OPTIONS["segments_per_s"].default,
                 "spark": MASTER,
                 "niceness of the sweep": NICENESS,
                 "durability": services.durability(),

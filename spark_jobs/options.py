@@ -3,10 +3,12 @@
 import argparse
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
+from types import NoneType
+from typing import Any, get_args, get_origin
 from urllib.parse import unquote, urlsplit
 
 from services.api.remote_storage_manager import MAX_DELETE_BATCH
@@ -24,15 +26,12 @@ from services.common.client_security import (
 from spark_jobs.connections import Services
 
 MAX_SEGMENTS = 10_000
-BATCH_SIZE = 500
-SEGMENTS_PER_S = 1_000.0
-WAVE_SEGMENTS = 20_000
 LOCAL_SEGMENTS = 3_000_000
 """The in-process engine takes tiers of up to so many segments, unless it is chosen by name."""
 
 RETRY_FOR_S = 30.0
-_URI = re.compile(r"[a-z][a-z0-9+.-]*:/")
 REMOVAL_GRACE_MS = 3_600_000
+_URI = re.compile(r"[a-z][a-z0-9+.-]*:/")
 
 
 class EngineName(StrEnum):
@@ -43,49 +42,91 @@ class EngineName(StrEnum):
     SPARK = "spark"
 
 
+def _said(help_text: str, flag: str = "", metavar: str | None = None) -> dict[str, str | None]:
+    """Declare an option of the command lines; its flag is the field's name unless one is given."""
+    return {"help": help_text, "flag": flag, "metavar": metavar}
+
+
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """Options of a sweep, named as on the command line.
+    """Options of a sweep, for `sediment sweep` and for spark-submit.
+
+    What is not set of `master`, `driver_memory` and `conf` is left to Spark's own files, then to
+    `spark_jobs/spark_session.py`.
 
     Attributes:
         rsm, rlmm: HOST:PORT.
-        topics: names of the topics to sweep; empty for all.
-        apply: delete; otherwise a dry run, which changes nothing.
-        max_segments, max_bytes: refuse a plan with more new segments or bytes than this; None for
-            no limit.
-        max_topic_percent: refuse a topic of which the plan names a larger share of segments or
-            bytes; None for no limit.
-        segments_per_s: mark, and delete, at most so many, by all tasks together; None for no limit.
-        wave_segments: mark and delete so many before settings are looked at again.
-        batch_size: segments per call to RSM.
-        retry_for_s: how long a task retries while a service is down.
-        engine: which engine runs the stages.
-        master, driver_memory, conf: Spark's master, memory of the driver and properties; what is
-            not set here is left to Spark's own files, then to `spark_jobs/spark_session.py`.
-        work_dir: directory for plan and outcomes, a path or a URI that Hadoop knows (file:, s3a:,
-            hdfs:); every executor must see it. None for a temporary directory on this machine,
-            deleted at the end.
-        report: file for the report, JSON; None for no file.
+        max_segments, max_bytes, max_topic_percent, segments_per_s: None for no limit.
+        conf: Spark's properties and their values.
         security: how to connect to the services.
     """
 
     rsm: str
     rlmm: str
-    topics: tuple[str, ...] = ()
-    apply: bool = False
-    max_segments: int = MAX_SEGMENTS
-    max_bytes: int | None = None
-    max_topic_percent: float | None = None
-    segments_per_s: float | None = SEGMENTS_PER_S
-    wave_segments: int = WAVE_SEGMENTS
-    batch_size: int = BATCH_SIZE
-    retry_for_s: float = RETRY_FOR_S
-    master: str | None = None
-    driver_memory: str | None = None
-    conf: tuple[tuple[str, str], ...] = ()
-    engine: EngineName = EngineName.AUTO
-    work_dir: str | None = None
-    report: Path | None = None
+    topics: tuple[str, ...] = field(
+        default=(), metadata=_said("Only topics with this name; may be repeated.", "--topic")
+    )
+    apply: bool = field(default=False, metadata=_said("Delete. Without it nothing is changed."))
+    max_segments: int = field(
+        default=MAX_SEGMENTS, metadata=_said("Refuse a plan with more new segments than this.")
+    )
+    max_bytes: int | None = field(
+        default=None, metadata=_said("Refuse a plan with more bytes in new segments than this.")
+    )
+    max_topic_percent: float | None = field(
+        default=None,
+        metadata=_said(
+            "Refuse a topic of which the plan names a larger share of segments or bytes."
+        ),
+    )
+    segments_per_s: float | None = field(
+        default=1_000.0,
+        metadata=_said("Mark, and delete, at most so many segments a second; 0: no limit."),
+    )
+    wave_segments: int = field(
+        default=20_000,
+        metadata=_said("Segments to mark and delete before settings are looked at again."),
+    )
+    batch_size: int = field(default=500, metadata=_said("Segments per call to RSM."))
+    retry_for_s: float = field(
+        default=RETRY_FOR_S,
+        metadata=_said("How long a task retries while a service is down, seconds."),
+    )
+    engine: EngineName = field(
+        default=EngineName.AUTO,
+        metadata=_said(
+            "What does the work: this process, or Spark. auto: this process up to 3,000,000 "
+            "segments, unless an option of Spark is given."
+        ),
+    )
+    master: str | None = field(
+        default=None,
+        metadata=_said(
+            "Spark's master URL; executors need this package installed. Default: that of "
+            "spark-defaults.conf, or local[*]. Ignored under spark-submit."
+        ),
+    )
+    driver_memory: str | None = field(
+        default=None,
+        metadata=_said(
+            "Memory of Spark's driver, which does all the work with a local master. Default: that "
+            "of spark-defaults.conf, or 1g. Ignored under spark-submit."
+        ),
+    )
+    conf: tuple[tuple[str, str], ...] = field(
+        default=(), metadata=_said("A property of Spark; may be repeated.", metavar="KEY=VALUE")
+    )
+    work_dir: str | None = field(
+        default=None,
+        metadata=_said(
+            "Directory for plan and outcomes, in a folder per plan: a path, or a URI that Spark "
+            "knows, such as s3a://BUCKET/PREFIX. All executors must see it. Default: a temporary "
+            "directory."
+        ),
+    )
+    report: Path | None = field(
+        default=None, metadata=_said("Write the report to this file as JSON.")
+    )
     security: SecurityOptions = NOT_CHOSEN
 
     def __post_init__(self) -> None:
@@ -131,38 +172,44 @@ class SweepOptions:
         return Services(self.rlmm, self.rsm, self.retry_for_s, self.security)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every sweep to a parser."""
-    add_job_options(parser)
-    add = parser.add_argument
-    add(
-        "--topic",
-        dest="topics",
-        action="append",
-        default=[],
-        help="only this topic; may be repeated",
-    )
-    add("--apply", action="store_true", help="delete; without it, a dry run")
-    add("--max-segments", type=int, default=MAX_SEGMENTS)
-    add("--max-bytes", type=int)
-    add("--max-topic-percent", type=float)
-    add("--segments-per-s", type=float, default=SEGMENTS_PER_S, help="0: no limit")
-    add("--wave-segments", type=int, default=WAVE_SEGMENTS)
-    add("--batch-size", type=int, default=BATCH_SIZE)
-    add("--engine", type=EngineName, choices=list(EngineName), default=EngineName.AUTO)
+OPTIONS = {each.name: each for each in fields(SweepOptions) if each.metadata}
+"""Fields of SweepOptions that command lines have, but the addresses."""
+
+JOB_OPTIONS = ("retry_for_s", "master", "driver_memory", "conf", "work_dir", "report")
+"""Those that jobs have which are no sweeps."""
 
 
-def add_job_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every job: addresses, Spark's, the report, TLS."""
-    add = parser.add_argument
-    add("--rsm", required=True, metavar="HOST:PORT")
-    add("--rlmm", required=True, metavar="HOST:PORT")
-    add("--retry-for-s", type=float, default=RETRY_FOR_S)
-    add("--master", help="Spark's; ignored under spark-submit")
-    add("--driver-memory", help="of Spark's driver; ignored under spark-submit")
-    add("--conf", action="append", default=[], metavar="KEY=VALUE", help="a property of Spark")
-    add("--work-dir", help="directory or URI that every executor must see; kept")
-    add("--report", type=Path, help="file for the report; default: standard output")
+def flag_of(option: "Field[Any]") -> str:
+    return str(option.metadata["flag"]) or f"--{option.name.replace('_', '-')}"
+
+
+def kind_of(option: "Field[Any]") -> Any:
+    """Return the type of an option's value, of each if it may be repeated; bool for a switch."""
+    declared: Any = option.type
+    if get_origin(declared) is tuple:
+        return str
+    return next((kind for kind in get_args(declared) if kind is not NoneType), declared)
+
+
+def add_options(parser: argparse.ArgumentParser, names: Iterable[str] = OPTIONS) -> None:
+    """Add the addresses, options, and those of TLS to a parser."""
+    for address in ("--rsm", "--rlmm"):
+        parser.add_argument(address, required=True, metavar="HOST:PORT")
+    for option in (OPTIONS[name] for name in names):
+        kind, more = kind_of(option), dict[str, Any]()
+        if kind is bool:
+            more = {"action": "store_true"}
+        else:
+            more = {"type": kind, "metavar": option.metadata["metavar"]}
+            if isinstance(option.default, tuple):
+                more["action"] = "append"
+        parser.add_argument(
+            flag_of(option),
+            dest=option.name,
+            default=option.default or None if "action" in more else option.default,
+            help=option.metadata["help"],
+            **more,
+        )
     add_security_options(parser)
 
 
@@ -178,48 +225,37 @@ def add_security_options(parser: argparse.ArgumentParser) -> None:
     add("--plaintext", action="store_true", default=chosen.plaintext, help=PLAINTEXT_VARIABLE)
 
 
-def options_of(arguments: argparse.Namespace) -> SweepOptions:
+def options_of(arguments: argparse.Namespace, engine: EngineName | None = None) -> SweepOptions:
     """Build the options that `add_options` parsed.
 
-    Raises:
-        InvalidRequestError: a value is out of bounds; names the option.
-    """
-    return replace(
-        job_options_of(arguments, arguments.engine),
-        topics=tuple(arguments.topics),
-        apply=arguments.apply,
-        max_segments=arguments.max_segments,
-        max_bytes=arguments.max_bytes,
-        max_topic_percent=arguments.max_topic_percent,
-        segments_per_s=arguments.segments_per_s or None,
-        wave_segments=arguments.wave_segments,
-        batch_size=arguments.batch_size,
-    )
-
-
-def job_options_of(arguments: argparse.Namespace, engine: EngineName) -> SweepOptions:
-    """Build the options that `add_job_options` parsed; the others have their defaults.
+    Args:
+        engine: of a job without this option.
 
     Raises:
         InvalidRequestError: a value is out of bounds; names the option.
     """
-    return SweepOptions(
-        rsm=arguments.rsm,
-        rlmm=arguments.rlmm,
-        retry_for_s=arguments.retry_for_s,
-        engine=engine,
-        master=arguments.master,
-        driver_memory=arguments.driver_memory,
-        conf=properties_of(arguments.conf),
-        work_dir=arguments.work_dir,
-        report=arguments.report,
-        security=SecurityOptions(
-            ClientSecurity(
-                arguments.tls_ca, arguments.tls_certificate, arguments.tls_key, arguments.token_file
-            ),
-            arguments.plaintext,
-        ),
-    )
+    given = vars(arguments)
+    return sweep_options({**given, "engine": engine or given["engine"]}, security_of(arguments))
+
+
+def security_of(arguments: argparse.Namespace) -> SecurityOptions:
+    """Build what `add_security_options` parsed."""
+    files = (arguments.tls_ca, arguments.tls_certificate, arguments.tls_key, arguments.token_file)
+    return SecurityOptions(ClientSecurity(*files), arguments.plaintext)
+
+
+def sweep_options(given: Mapping[str, Any], security: SecurityOptions) -> SweepOptions:
+    """Build options from values by name, as a command line gives them; defaults for the others.
+
+    Raises:
+        InvalidRequestError: a value is out of bounds; names the option.
+    """
+    values = {name: given[name] for name in ("rsm", "rlmm", *OPTIONS) if name in given}
+    values["topics"] = tuple(given.get("topics") or ())
+    values["conf"] = properties_of(given.get("conf") or ())
+    if "segments_per_s" in values:
+        values["segments_per_s"] = values["segments_per_s"] or None
+    return SweepOptions(**values, security=security)
 
 
 def properties_of(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:

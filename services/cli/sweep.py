@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import Field
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,114 +37,50 @@ app = command_group(
     "--apply is given."
 )
 
-_Topic = Annotated[
-    list[str] | None, typer.Option(help="Only topics with this name; may be repeated.")
-]
 
-_Apply = Annotated[bool, typer.Option("--apply", help="Delete. Without it nothing is changed.")]
+def _with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of SweepOptions, in its `**given`."""
+    *own, _ = signature(command).parameters.values()
+    shared = [
+        Parameter(
+            each.name, Parameter.KEYWORD_ONLY, default=_default_of(each), annotation=_option(each)
+        )
+        for each in options.OPTIONS.values()
+    ]
+    every = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in own] + shared
+    command.__signature__ = Signature(every)  # type: ignore[attr-defined]  # read by typer
+    command.__annotations__ = {each.name: each.annotation for each in every}
+    return command
 
-_MaxSegments = Annotated[
-    int, typer.Option(min=0, help="Refuse a plan with more new segments than this.")
-]
 
-_MaxBytes = Annotated[
-    int | None, typer.Option(min=0, help="Refuse a plan with more bytes in new segments than this.")
-]
+def _default_of(option: "Field[Any]") -> Any:
+    return None if isinstance(option.default, tuple) else option.default
 
-_MaxTopicPercent = Annotated[
-    float | None,
-    typer.Option(
-        min=0,
-        max=100,
-        help="Refuse a topic of which the plan names a larger share of segments or bytes.",
-    ),
-]
 
-_SegmentsPerS = Annotated[
-    float,
-    typer.Option(min=0, help="Mark, and delete, at most so many segments a second; 0: no limit."),
-]
-
-_WaveSegments = Annotated[
-    int,
-    typer.Option(min=1, help="Segments to mark and delete before settings are looked at again."),
-]
-
-_Engine = Annotated[
-    options.EngineName,
-    typer.Option(
-        help="What does the work: this process, or Spark. auto: this process up to 3,000,000 "
-        "segments, unless an option of Spark is given."
-    ),
-]
-
-_BatchSize = Annotated[int, typer.Option(min=1, max=1000, help="Segments per call to RSM.")]
-
-_RetryForS = Annotated[
-    float, typer.Option(min=0, help="How long a task retries while a service is down, seconds.")
-]
-
-_Master = Annotated[
-    str | None,
-    typer.Option(
-        help="Spark's master URL; executors need this package installed. Default: that of "
-        "spark-defaults.conf, or local[*]."
-    ),
-]
-
-_DriverMemory = Annotated[
-    str | None,
-    typer.Option(
-        help="Memory of Spark's driver, which does all the work with a local master. Default: "
-        "that of spark-defaults.conf, or 1g."
-    ),
-]
-
-_Conf = Annotated[
-    list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="A property of Spark; may be repeated."),
-]
-
-_WorkDir = Annotated[
-    str | None,
-    typer.Option(
-        help="Directory for plan and outcomes, in a folder per plan: a path, or a URI that Spark "
-        "knows, such as s3a://BUCKET/PREFIX. All executors must see it. Default: a temporary "
-        "directory."
-    ),
-]
-
-_Report = Annotated[
-    Path | None,
-    typer.Option(help="Write the report to this file as JSON. `-o json` prints it."),
-]
+def _option(option: "Field[Any]") -> Any:
+    kind = options.kind_of(option)
+    many = list[kind] if isinstance(option.default, tuple) else kind  # type: ignore[valid-type]
+    declared = many if _default_of(option) is not None else many | None
+    said = typer.Option(
+        options.flag_of(option),
+        help=option.metadata["help"],
+        metavar=option.metadata["metavar"],
+    )
+    return Annotated[declared, said]
 
 
 @app.command()
+@_with_options
 def retention(
     rsm: Rsm = None,
     rlmm: Rlmm = None,
     data_dir: DataDir = None,
-    topic: _Topic = None,
-    apply: _Apply = False,
-    max_segments: _MaxSegments = options.MAX_SEGMENTS,
-    max_bytes: _MaxBytes = None,
-    max_topic_percent: _MaxTopicPercent = None,
-    segments_per_s: _SegmentsPerS = options.SEGMENTS_PER_S,
-    wave_segments: _WaveSegments = options.WAVE_SEGMENTS,
-    batch_size: _BatchSize = options.BATCH_SIZE,
     copy_grace_ms: Annotated[
         int,
         typer.Option(min=0, help="Treat a copy as in progress this long after it began, ms."),
     ] = 3_600_000,
-    retry_for_s: _RetryForS = options.RETRY_FOR_S,
-    engine: _Engine = options.EngineName.AUTO,
-    master: _Master = None,
-    driver_memory: _DriverMemory = None,
-    conf: _Conf = None,
-    work_dir: _WorkDir = None,
-    report: _Report = None,
     output: JsonOrTable = Format.TABLE,
+    **given: Any,
 ) -> None:
     """Delete what retention no longer keeps.
 
@@ -157,56 +95,21 @@ def retention(
     """
     from spark_jobs.sweeps.retention_sweep import JOB, Config, run
 
-    _require_installed(engine)
-
-    rsm, rlmm = rsm or address_of("rsm", data_dir), rlmm or address_of("rlmm", data_dir)
-    shared = options.SweepOptions(
-        rsm=rsm,
-        rlmm=rlmm,
-        topics=tuple(topic or ()),
-        apply=apply,
-        max_segments=max_segments,
-        max_bytes=max_bytes,
-        max_topic_percent=max_topic_percent,
-        segments_per_s=segments_per_s or None,
-        wave_segments=wave_segments,
-        batch_size=batch_size,
-        retry_for_s=retry_for_s,
-        engine=engine,
-        master=master,
-        driver_memory=driver_memory,
-        conf=options.properties_of(conf or ()),
-        work_dir=work_dir,
-        report=report,
-        security=security_options([rsm, rlmm], data_dir),
-    )
-    raise typer.Exit(_run(JOB, Config(shared, copy_grace_ms), run, output))
+    config = Config(_options(rsm, rlmm, data_dir, given), copy_grace_ms)
+    raise typer.Exit(_run(JOB, config, run, output))
 
 
 @app.command()
+@_with_options
 def removal(
     rsm: Rsm = None,
     rlmm: Rlmm = None,
     data_dir: DataDir = None,
-    topic: _Topic = None,
-    apply: _Apply = False,
-    max_segments: _MaxSegments = options.MAX_SEGMENTS,
-    max_bytes: _MaxBytes = None,
-    max_topic_percent: _MaxTopicPercent = None,
-    segments_per_s: _SegmentsPerS = options.SEGMENTS_PER_S,
-    wave_segments: _WaveSegments = options.WAVE_SEGMENTS,
-    batch_size: _BatchSize = options.BATCH_SIZE,
     grace_ms: Annotated[
         int, typer.Option(min=0, help="Skip partitions that were marked less than this ago, ms.")
     ] = options.REMOVAL_GRACE_MS,
-    retry_for_s: _RetryForS = options.RETRY_FOR_S,
-    engine: _Engine = options.EngineName.AUTO,
-    master: _Master = None,
-    driver_memory: _DriverMemory = None,
-    conf: _Conf = None,
-    work_dir: _WorkDir = None,
-    report: _Report = None,
     output: JsonOrTable = Format.TABLE,
+    **given: Any,
 ) -> None:
     """Remove the partitions that are marked for deletion.
 
@@ -221,30 +124,17 @@ def removal(
     """
     from spark_jobs.sweeps.partition_removal_sweep import JOB, Config, run
 
-    _require_installed(engine)
+    config = Config(_options(rsm, rlmm, data_dir, given), grace_ms)
+    raise typer.Exit(_run(JOB, config, run, output))
 
+
+def _options(
+    rsm: str | None, rlmm: str | None, data_dir: Path | None, given: dict[str, Any]
+) -> options.SweepOptions:
+    _require_installed(given["engine"])
     rsm, rlmm = rsm or address_of("rsm", data_dir), rlmm or address_of("rlmm", data_dir)
-    shared = options.SweepOptions(
-        rsm=rsm,
-        rlmm=rlmm,
-        topics=tuple(topic or ()),
-        apply=apply,
-        max_segments=max_segments,
-        max_bytes=max_bytes,
-        max_topic_percent=max_topic_percent,
-        segments_per_s=segments_per_s or None,
-        wave_segments=wave_segments,
-        batch_size=batch_size,
-        retry_for_s=retry_for_s,
-        engine=engine,
-        master=master,
-        driver_memory=driver_memory,
-        conf=options.properties_of(conf or ()),
-        work_dir=work_dir,
-        report=report,
-        security=security_options([rsm, rlmm], data_dir),
-    )
-    raise typer.Exit(_run(JOB, Config(shared, grace_ms), run, output))
+    security = security_options([rsm, rlmm], data_dir)
+    return options.sweep_options({**given, "rsm": rsm, "rlmm": rlmm}, security)
 
 
 def _require_installed(engine: options.EngineName) -> None:

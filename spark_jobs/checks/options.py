@@ -2,14 +2,14 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from services.api.partitions import MAX_PARTS
 from services.api.remote_storage_manager import CURRENT_LOCATION, require_location_id
 from services.api.validation import require
 from services.workflows.reconcile import DEFAULT_GRACE_MS
 from services.workflows.scrub import DEFAULT_RATE_BYTES_PER_S, parse_part
-from spark_jobs.options import EngineName, SweepOptions, add_job_options, job_options_of
+from spark_jobs.options import JOB_OPTIONS, EngineName, SweepOptions, add_options, options_of
 
 MAX_INVENTORY_AGE_MS = 3 * 24 * 60 * 60 * 1000
 
@@ -143,7 +143,7 @@ def parse_reconcile(argv: Sequence[str]) -> ReconcileConfig:
         max_age_ms = arguments.max_inventory_age_ms
         inventory = Inventory(arguments.inventory, arguments.bucket, max_age_ms)
     return ReconcileConfig(
-        job_options_of(arguments, EngineName.SPARK),
+        options_of(arguments, EngineName.SPARK),
         arguments.delete,
         arguments.grace_ms,
         tuple(arguments.locations or [CURRENT_LOCATION]),
@@ -160,16 +160,14 @@ def parse_scrub(argv: Sequence[str]) -> ScrubConfig:
     parser = argparse.ArgumentParser(
         prog="scrub", description="Read stored segments and verify their checksums."
     )
-    _add_options(parser)
+    _add_options(parser, "topics")
     add = parser.add_argument
-    add("--topic", dest="topics", action="append", default=[], help="only this topic; may repeat")
     add("--bytes-per-s", type=float, default=DEFAULT_RATE_BYTES_PER_S, help="0: no limit")
     add("--part", default="1/1", metavar="I/N", help="only part I of N; a segment keeps its part")
     arguments = parser.parse_args(argv)
     part, parts = parse_part(arguments.part)
-    job = job_options_of(arguments, EngineName.SPARK)
     return ScrubConfig(
-        replace(job, topics=tuple(arguments.topics)),
+        options_of(arguments, EngineName.SPARK),
         arguments.bytes_per_s or None,
         part,
         parts,
@@ -194,14 +192,14 @@ def parse_rebuild(argv: Sequence[str]) -> RebuildConfig:
     )
     arguments = parser.parse_args(argv)
     return RebuildConfig(
-        job_options_of(arguments, EngineName.SPARK),
+        options_of(arguments, EngineName.SPARK),
         arguments.apply,
         tuple(arguments.locations or [CURRENT_LOCATION]),
     )
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    add_job_options(parser)
+def _add_options(parser: argparse.ArgumentParser, *more: str) -> None:
+    add_options(parser, (*more, *JOB_OPTIONS))
     parser.add_argument(
         "--location",
         dest="locations",

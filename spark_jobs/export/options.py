@@ -8,7 +8,7 @@ from pathlib import Path
 from services.api.errors import InvalidRequestError
 from services.api.segments import require_export
 from services.api.validation import require
-from spark_jobs.options import RETRY_FOR_S, add_security_options, properties_of
+from spark_jobs.options import JOB_OPTIONS, add_options, properties_of
 from spark_jobs.records.options import COMMITTED, UNCOMMITTED, records_options
 from spark_jobs.spark_session import SparkSettings
 
@@ -67,8 +67,6 @@ def parse_args(argv: Sequence[str]) -> ExportOptions:
     """
     parser = argparse.ArgumentParser(prog=JOB, description=__doc__)
     add = parser.add_argument
-    add("--rsm", required=True, metavar="HOST:PORT")
-    add("--rlmm", required=True, metavar="HOST:PORT")
     add("--topic", dest="topics", action="append", required=True, help="may be repeated")
     add("--table", required=True, help="path or URI of a Delta table; made if there is none")
     add("--isolation", choices=[COMMITTED, UNCOMMITTED], default=COMMITTED)
@@ -76,15 +74,10 @@ def parse_args(argv: Sequence[str]) -> ExportOptions:
     add("--skip-lost", action="store_true", help="go on behind offsets that are gone")
     add("--name", help="of the export, in RLMM; default: the table")
     add("--lease-ms", type=int, default=LEASE_MS, help="retention waits so long; 0: not at all")
-    add("--retry-for-s", type=float, default=RETRY_FOR_S)
-    add("--master", help="Spark's; ignored under spark-submit")
-    add("--driver-memory", help="of Spark's driver; ignored under spark-submit")
-    add("--conf", action="append", default=[], metavar="KEY=VALUE", help="a property of Spark")
-    add("--report", type=Path, help="file for the report; default: standard output")
-    add_security_options(parser)
+    add_options(parser, [name for name in JOB_OPTIONS if name != "work_dir"])
     found = parser.parse_args(argv)
     spark = SparkSettings(
-        found.master, found.driver_memory, properties_of(found.conf), defaults=_OURS
+        found.master, found.driver_memory, properties_of(found.conf or ()), defaults=_OURS
     )
     return ExportOptions(
         source=source_options(found),
