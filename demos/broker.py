@@ -52,7 +52,6 @@ TOPIC = Topic(
 
 _RLM = {
     "RLM_PARTITION_SOURCE": "poller",
-    "RLM_PARTITION_POLL_INTERVAL_MS": "500",
     "RLM_COPY_LEASE_MS": "1000",
 }
 

@@ -110,7 +110,7 @@ def configured_services(variables: Iterable[str]) -> list[str]:
     return [
         service
         for service, settings in CLASSES.items()
-        if names & {*settings.variables(), *settings.renamed} - {f"{service}_LOG_LEVEL"}
+        if names & set(settings.variables()) - {f"{service}_LOG_LEVEL"}
     ]
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import (
@@ -104,8 +104,6 @@ class VariableSettings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-    renamed: ClassVar[Mapping[str, str]] = {}
-    """Variables of earlier releases, and their present names."""
 
     def _named(self, *fields: str) -> dict[str, object]:
         """Return the values of fields by the names of their variables."""
@@ -133,8 +131,6 @@ class VariableSettings(BaseSettings):
     @classmethod
     def _described(cls, unknown: str) -> str:
         """Return an unknown variable's name, with that which was probably meant."""
-        if unknown in cls.renamed:
-            return f"{unknown} (now {cls.renamed[unknown]})"
         similar = get_close_matches(unknown.upper(), cls.variables(), 1)
         return f"{unknown} (did you mean {similar[0]}?)" if similar else unknown
 

@@ -41,7 +41,7 @@ from services.rlm.kafka_admin.deleted_topics import read_cluster_id
 from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.kafka_admin.security import KafkaSecurityError
 from services.rlm.kafka_log.partition_dir import LogDirError
-from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
+from services.rlm.manager import FIRST_RETRY_S, BrokerRemoteLogManager, RlmLimits
 from services.rlm.metrics import DIRECT_READ_BYTES, DIRECT_READ_FAILURES
 from services.rlm.roles.partition_roles import PartitionSource
 from services.rlm.servicer import add_to_server
@@ -67,17 +67,16 @@ def main() -> None:
             RemoteStorageManagerClient(rsm, settings.rsm_address),
             RemoteLogMetadataManagerClient(rlmm, settings.rlmm_address),
         )
-        max_topics = settings.metrics_max_topics
         for scheduler, gauge in (
             (manager.scheduler, SECONDS_SINCE_LAST_SUCCESS),
             (manager.expiration_scheduler, EXPIRATION_SECONDS_SINCE_LAST_SUCCESS),
             (manager.follower_scheduler, FOLLOWER_SECONDS_SINCE_LAST_SUCCESS),
             (manager.removal_scheduler, REMOVAL_SECONDS_SINCE_LAST_SUCCESS),
         ):
-            REGISTRY.register(LastSuccessCollector(scheduler, gauge, max_topics))
+            REGISTRY.register(LastSuccessCollector(scheduler, gauge))
         REGISTRY.register(LastPollCollector(manager.poll_scheduler))
-        REGISTRY.register(TopicCollector(manager.led_partitions, max_topics=max_topics))
-        REGISTRY.register(RetentionCollector(manager.led_partitions, max_topics))
+        REGISTRY.register(TopicCollector(manager.led_partitions))
+        REGISTRY.register(RetentionCollector(manager.led_partitions))
         REGISTRY.register(PoolCollector(manager.schedulers, manager.remote_readers))
         REGISTRY.register(manager.topic_counts)
         listener = _consumer_listener(settings, manager)
@@ -163,26 +162,16 @@ def _build_manager(
     rlmm: RemoteLogMetadataManagerClient,
 ) -> BrokerRemoteLogManager:
     limits = RlmLimits(
-        max_partitions=settings.max_partitions,
-        metrics_max_topics=settings.metrics_max_topics,
         interval_s=settings.remote_log_manager_task_interval_ms / 1000,
         copier_threads=settings.remote_log_manager_copier_thread_pool_size,
         expiration_threads=settings.remote_log_manager_expiration_thread_pool_size,
-        follower_threads=settings.remote_log_manager_follower_thread_pool_size,
-        report_interval_s=settings.report_interval_ms / 1000,
         remover_interval_s=settings.remote_partition_remover_task_interval_ms / 1000,
         deletion_grace_ms=settings.deletion_grace_ms,
-        poll_interval_s=settings.partition_poll_interval_ms / 1000,
         backoff=Backoff(
-            initial_s=settings.remote_log_manager_task_retry_backoff_ms / 1000,
+            initial_s=FIRST_RETRY_S,
             max_s=settings.remote_log_manager_task_retry_backoff_max_ms / 1000,
-            jitter=settings.remote_log_manager_task_retry_jitter,
         ),
-        copy=CopyLimits(
-            chunk_bytes=settings.copy_chunk_bytes,
-            custom_metadata_max_bytes=settings.remote_log_metadata_custom_metadata_max_bytes,
-            lease_ms=settings.copy_lease_ms,
-        ),
+        copy=CopyLimits(lease_ms=settings.copy_lease_ms),
         read=ReadLimits(
             threads=settings.remote_log_reader_threads,
             wait_s=settings.remote_fetch_max_wait_ms / 1000,
@@ -205,9 +194,7 @@ def _build_manager(
             ms=settings.log_remote_copy_lag_ms, size_bytes=settings.log_remote_copy_lag_bytes
         ),
         copy_quota=QuotaLimit(
-            max_bytes_per_second=settings.remote_log_manager_copy_max_bytes_per_second,
-            windows=settings.remote_log_manager_copy_quota_window_num,
-            window_s=settings.remote_log_manager_copy_quota_window_size_seconds,
+            max_bytes_per_second=settings.remote_log_manager_copy_max_bytes_per_second
         ),
     )
     try:

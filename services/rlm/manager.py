@@ -87,6 +87,9 @@ _POLICIES_INTERVAL_S = 1.0
 """The interval at which policies of new topics are read; it costs nothing without new topics."""
 
 _INDEX_CACHE = "upkeep of the index cache"
+FIRST_RETRY_S = 0.5
+"""The wait after a task's first failure; it doubles up to the setting's maximum."""
+
 _STARTS_NOTHING = "drained: starting no copy and no deletion until that is cancelled, or a restart"
 _STARTS_AGAIN = "not drained any more: starting copies and deletions again"
 _REMOVER_THREADS = 2
@@ -104,8 +107,7 @@ class RlmLimits:
     report_interval_s: float = 300.0
     remover_interval_s: float = 3600.0
     deletion_grace_ms: int = 3_600_000
-    poll_interval_s: float = 30.0
-    backoff: Backoff = field(default_factory=lambda: Backoff(initial_s=0.5, max_s=30.0))
+    backoff: Backoff = field(default_factory=lambda: Backoff(initial_s=FIRST_RETRY_S, max_s=30.0))
     copy: CopyLimits = field(default_factory=CopyLimits)
     read: ReadLimits = field(default_factory=ReadLimits)
     max_partitions: int = 20_000
@@ -192,7 +194,7 @@ class BrokerRemoteLogManager:
                 ("follower", limits.follower_threads, limits.interval_s),
                 ("reporter", 1, limits.interval_s),
                 ("remover", _REMOVER_THREADS, limits.remover_interval_s),
-                ("poller", 1, limits.poll_interval_s),
+                ("poller", 1, limits.interval_s),
                 ("policies", 1, min(_POLICIES_INTERVAL_S, limits.interval_s)),
                 ("scan", 1, limits.interval_s),
                 ("revisions", 1, limits.interval_s),

@@ -147,7 +147,7 @@ OTHER_TOPICS = "(other)"
 """No topic can have this name."""
 
 MAX_TOPICS = 1_000
-"""The default of RLM_METRICS_MAX_TOPICS."""
+"""The most topics with labels of their own, about 20 series each; the others share one."""
 
 
 class TopicLabels:

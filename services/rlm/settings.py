@@ -1,8 +1,7 @@
 """Define RLM's settings: RLM_ and the field's name in capitals; Kafka's names if Kafka has them."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
@@ -31,10 +30,6 @@ class RlmSettings(ServiceSettings):
     """The settings of RLM, read once in `__main__`."""
 
     model_config = SettingsConfigDict(env_prefix="RLM_")
-    renamed: ClassVar[Mapping[str, str]] = {
-        "RLM_REMOTE_LOG_INDEX_CACHE_TOTAL_SIZE_BYTES": "RLM_REMOTE_LOG_INDEX_CACHE_MEMORY_BYTES"
-    }
-
     rsm_address: Target = Field(
         description="Target of RSM: HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT."
     )
@@ -82,7 +77,10 @@ class RlmSettings(ServiceSettings):
         "connections.max.idle.ms).",
     )
     remote_log_manager_task_interval_ms: int = Field(
-        default=30_000, ge=1, le=_INT32_MAX, description="Time between a partition's passes, ms."
+        default=30_000,
+        ge=1,
+        le=_INT32_MAX,
+        description="Time between a partition's passes, and between polls of the cluster, ms.",
     )
     remote_log_manager_copier_thread_pool_size: int = Field(
         default=10, ge=1, le=128, description="Maximum partitions copied at the same time."
@@ -92,20 +90,6 @@ class RlmSettings(ServiceSettings):
         description="How RLM learns which partitions the broker leads: static (every partition "
         "in RLM_LOG_DIRS), callbacks (calls of OnLeadershipChange and StopPartitions) or poller "
         "(RLM polls the brokers of RLM_BOOTSTRAP_SERVERS).",
-    )
-    max_partitions: int = Field(
-        default=20_000,
-        ge=1,
-        le=_INT32_MAX,
-        description="Maximum partitions with a role here. Beyond it, OnLeadershipChange refuses a "
-        "partition whose log is not in RLM_LOG_DIRS; those that are there are always accepted.",
-    )
-    metrics_max_topics: int = Field(
-        default=1_000,
-        ge=0,
-        le=_INT32_MAX,
-        description="Maximum topics with metrics of their own, about 20 series each. The rest are "
-        'one, with topic="(other)": sums of counts and sizes, the worst of times and percentages.',
     )
     bootstrap_servers: Annotated[tuple[Address, ...], NoDecode] = Field(
         default=(),
@@ -150,9 +134,6 @@ class RlmSettings(ServiceSettings):
     kafka_ssl_key_password_file: Path | None = Field(
         default=None, description="File with the password of that key, if it has one."
     )
-    partition_poll_interval_ms: int = Field(
-        default=30_000, ge=1, le=_INT32_MAX, description="Time between polls of the cluster, ms."
-    )
     deletion_confirm_ms: int = Field(
         default=3_600_000,
         ge=0,
@@ -161,9 +142,6 @@ class RlmSettings(ServiceSettings):
     )
     remote_log_manager_expiration_thread_pool_size: int = Field(
         default=10, ge=1, le=128, description="Maximum concurrent passes of retention."
-    )
-    remote_log_manager_follower_thread_pool_size: int = Field(
-        default=2, ge=1, le=128, description="Maximum concurrent refreshes of followed tiers."
     )
     remote_partition_remover_task_interval_ms: int = Field(
         default=3_600_000,
@@ -184,13 +162,6 @@ class RlmSettings(ServiceSettings):
         description="Maximum rate of all copies of this process together, bytes/s. A segment "
         "that is larger is copied whole, and the next one waits longer. 2^63-1: no limit.",
     )
-    remote_log_manager_copy_quota_window_num: int = Field(
-        default=11,
-        ge=1,
-        le=_INT32_MAX,
-        description="Maximum windows whose unused rate may be used in one burst.",
-    )
-    remote_log_manager_copy_quota_window_size_seconds: QuotaWindowS = 1
     remote_log_manager_fetch_max_bytes_per_second: int = Field(
         default=INT64_MAX,
         ge=1,
@@ -218,25 +189,8 @@ class RlmSettings(ServiceSettings):
         "Used if the topic does not set remote.copy.lag.bytes; reaching either lag is enough. 0: "
         "copy immediately; -1: as many as local retention allows.",
     )
-    remote_log_manager_task_retry_backoff_ms: int = Field(
-        default=500, ge=1, le=_INT32_MAX, description="Wait after a partition's first failure, ms."
-    )
     remote_log_manager_task_retry_backoff_max_ms: int = Field(
         default=30_000, ge=1, le=_INT32_MAX, description="Longest wait after repeated failures, ms."
-    )
-    remote_log_manager_task_retry_jitter: float = Field(
-        default=0.2,
-        ge=0,
-        le=0.5,
-        description="Random share by which each wait after a failure is made longer or shorter.",
-    )
-    report_interval_ms: int = Field(
-        default=300_000,
-        ge=1,
-        le=600_000,
-        description="How often RLM repeats the report of an unchanged partition to RLMM, ms, if "
-        "retention.bytes is set. A sweep applies retention.bytes only with a report of the last "
-        "15 minutes.",
     )
     remote_log_reader_threads: int = Field(
         default=10,
@@ -315,18 +269,6 @@ class RlmSettings(ServiceSettings):
         default=900_000,
         ge=-1,
         description="How long an unused file is kept, ms; -1: until its space is needed.",
-    )
-    remote_log_metadata_custom_metadata_max_bytes: int = Field(
-        default=128,
-        ge=0,
-        le=_INT32_MAX,
-        description="Maximum size of custom metadata that RLM accepts from RSM, bytes.",
-    )
-    copy_chunk_bytes: int = Field(
-        default=1024 * 1024,
-        ge=4096,
-        le=2 * 1024 * 1024,
-        description="Size of the messages in which RLM sends a segment to RSM, bytes.",
     )
 
     copy_lease_ms: int = Field(

@@ -201,7 +201,6 @@ def _poller(directory: Path, world: World, broker: str) -> ServiceProcess:
         "RLM_PARTITION_SOURCE": "poller",
         "RLM_CLUSTER_ID": _CLUSTER_ID,
         "RLM_BOOTSTRAP_SERVERS": broker,
-        "RLM_PARTITION_POLL_INTERVAL_MS": str(_INTERVAL_MS),
     }
     del settings["RLM_LOG_DIRS"]
     return ServiceProcess("rlm", settings, directory / "poller")

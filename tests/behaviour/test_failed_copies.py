@@ -395,7 +395,7 @@ def test_custom_metadata_over_the_limit_is_cleaned_up_and_not_tried_again(
     assert "custom metadata" in problem.message
     for text in (problem.message, caplog.text):
         assert "until RLM restarts" in text
-        assert "RLM_REMOTE_LOG_METADATA_CUSTOM_METADATA_MAX_BYTES" in text
+        assert "let RSM return less custom" in text
         assert "tries again" not in text
     rlm.stop(1.0)
 

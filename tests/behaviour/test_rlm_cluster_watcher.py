@@ -65,7 +65,7 @@ def watching_rlm(stack: Stack, cluster: AnsweringCluster, rsm: Any = None) -> An
         (),
         rsm or stack.rsm,
         stack.rlmm,
-        replace(ALL_AT_ONCE, poll_interval_s=0.0),
+        ALL_AT_ONCE,
         clock=lambda: cluster.now_s,
         source=PartitionSource.POLLER,
         cluster=PolledCluster(cluster, REGISTERED, CONFIRM_S),

@@ -123,7 +123,7 @@ def polling_rlm(stack: Stack, log_dir: Path, cluster: AnsweringCluster, rlmm: An
         [log_dir],
         stack.rsm,
         rlmm or stack.rlmm,
-        replace(ALL_AT_ONCE, poll_interval_s=0.0),
+        ALL_AT_ONCE,
         clock=lambda: cluster.now_s,
         source=PartitionSource.POLLER,
         cluster=PolledCluster(cluster, REGISTERED, CONFIRM_S),

@@ -39,7 +39,7 @@ from tests.kafka.tiered_broker import (
 
 pytestmark = pytest.mark.kafka
 
-AT_ONCE = RlmLimits(interval_s=0.0, poll_interval_s=0.0, backoff=Backoff(initial_s=0.0))
+AT_ONCE = RlmLimits(interval_s=0.0, backoff=Backoff(initial_s=0.0))
 DEADLINE_S = 60.0
 HOUR_MS = 3_600_000
 BROKER_ID = 1

@@ -43,7 +43,7 @@ from tests.kafka.tiered_broker import TieredBroker, produce_segments
 
 pytestmark = pytest.mark.kafka
 
-AT_ONCE = RlmLimits(poll_interval_s=0.0, backoff=Backoff(initial_s=0.0))
+AT_ONCE = RlmLimits(interval_s=0.0, backoff=Backoff(initial_s=0.0))
 CONFIRM_S = 0.5
 MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
 

@@ -324,7 +324,6 @@ def test_polling_rlm_removes_leftovers_of_a_deleted_topic(
             "RLM_PARTITION_SOURCE": "poller",
             "RLM_CLUSTER_ID": read_cluster_id(faulty.broker.log_dirs),
             "RLM_BOOTSTRAP_SERVERS": faulty.broker.bootstrap_servers,
-            "RLM_PARTITION_POLL_INTERVAL_MS": "200",
             "RLM_DELETION_CONFIRM_MS": "2000",
             "RLM_DELETION_GRACE_MS": "0",
             "RLM_REMOTE_PARTITION_REMOVER_TASK_INTERVAL_MS": "200",

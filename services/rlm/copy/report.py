@@ -48,9 +48,8 @@ class NoProgress:
 _RETRIED = "the next pass retries"
 
 _BLOCKED = (
-    "copying of this partition has stopped until RLM restarts: raise "
-    "RLM_REMOTE_LOG_METADATA_CUSTOM_METADATA_MAX_BYTES and RLMM_CUSTOM_METADATA_MAX_BYTES, then "
-    "restart RLM"
+    "copying of this partition has stopped until RLM restarts: let RSM return less custom "
+    "metadata, then restart RLM"
 )
 
 

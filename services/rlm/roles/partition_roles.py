@@ -304,7 +304,7 @@ class PartitionRoles:
                 return ThrottledError(
                     f"{name}: its log is not in RLM_LOG_DIRS, and {len(self._partitions)} "
                     f"partitions have a role here (limit {self._max_partitions}); retry when the "
-                    "broker has created the log, or raise RLM_MAX_PARTITIONS"
+                    "broker has created the log"
                 )
             self._unproven.add(name)
         partition = known or self._made(name)

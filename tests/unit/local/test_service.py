@@ -86,8 +86,8 @@ def test_a_command_that_fails_shows_why(tmp_path: Path) -> None:
 
 
 def test_a_setting_reaches_only_the_service_of_its_prefix() -> None:
-    settings = {"RLM_COPY_CHUNK_BYTES": "4096", "RLMM_DATABASE_POOL_SIZE": "4"}
-    assert settings_of("rlm", settings) == {"RLM_COPY_CHUNK_BYTES": "4096"}
+    settings = {"RLM_COPY_LEASE_MS": "4096", "RLMM_DATABASE_POOL_SIZE": "4"}
+    assert settings_of("rlm", settings) == {"RLM_COPY_LEASE_MS": "4096"}
     assert settings_of("rlmm", settings) == {"RLMM_DATABASE_POOL_SIZE": "4"}
 
 

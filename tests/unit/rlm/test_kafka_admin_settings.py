@@ -19,7 +19,7 @@ def settings(**given: str) -> RlmSettings:
 def test_it_asks_the_brokers_that_it_is_given() -> None:
     polled = settings(log_dirs="/var/kafka", bootstrap_servers="one:9092, two:9092")
     assert polled.bootstrap_servers == ("one:9092", "two:9092")
-    assert (polled.partition_poll_interval_ms, polled.deletion_confirm_ms) == (30_000, 3_600_000)
+    assert polled.deletion_confirm_ms == 3_600_000
     assert polled.kafka_security() == KafkaSecurity()
 
 

@@ -50,11 +50,3 @@ def test_an_index_cache_beside_the_brokers_directories_is_none_of_theirs(tmp_pat
     parsed = settings(log_dirs=str(tmp_path / "kafka"), remote_log_index_file_cache_dir=beside)
     assert parsed.remote_log_index_file_cache_dir == Path(beside)
     assert settings(remote_log_index_file_cache_dir="").remote_log_index_file_cache_dir is None
-
-
-def test_a_variable_of_before_is_refused_with_its_name_of_now(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("RLM_REMOTE_LOG_INDEX_CACHE_TOTAL_SIZE_BYTES", "1")
-    with pytest.raises(SystemExit, match="now RLM_REMOTE_LOG_INDEX_CACHE_MEMORY_BYTES"):
-        RlmSettings.from_environment()
