@@ -43,6 +43,7 @@ from tests.unit.rlm.kafka_bytes import ABORT, COMMIT, NAME, PartitionFiles, in_t
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
 CLIENTS = Path(__file__).parents[2] / "docs" / "clients"
+CLIENTS_PAGE = CLIENTS.parent / "use" / "clients.md"
 _BATCHES = r'"record_batches": "([^"]+)"'
 
 
@@ -206,13 +207,13 @@ def test_the_example_reads_and_is_on_the_page(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" ")[0] for line in lines] == ["0", "1", "2", "3"]
     _, program = (CLIENTS / "read.py").read_text().split("\n\n", 1)
-    assert f"```python\n{program}```" in (CLIENTS / "README.md").read_text()
+    assert f"```python\n{program}```" in CLIENTS_PAGE.read_text()
 
 
 @pytest.mark.long
 def test_the_example_of_grpcurl_reads_the_tier(address: str) -> None:
     """Build grpcurl once, and run the page's command with this partition and address."""
-    page = (CLIENTS / "README.md").read_text()
+    page = CLIENTS_PAGE.read_text()
     found = re.search(r"^grpcurl (.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert found is not None
     command = found[1].replace("\\\n", " ")

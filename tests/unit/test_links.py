@@ -75,12 +75,13 @@ def test_decisions_that_code_names_exist() -> None:
     assert unknown == set()
 
 
-def test_decisions_have_three_parts_and_are_listed() -> None:
+def test_decisions_have_four_parts_and_are_listed() -> None:
     listed = (ROOT / "docs/adr/README.md").read_text()
     for page in ROOT.glob("docs/adr/0*.md"):
         assert re.findall(r"^## (.*)$", page.read_text(), re.MULTILINE) == [
             "Context",
             "Decision",
             "Consequences",
+            "Non-goals",
         ]
         assert f"({page.name})" in listed

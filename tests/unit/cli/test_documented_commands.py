@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from hatch_build import ROOT
 from services.cli.main import app
 
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 WIDE = {"COLUMNS": "400", "TERM": "dumb", "NO_COLOR": "1"}
 GROUPS = ("db", "policy", "store", "sweep", "topics")
