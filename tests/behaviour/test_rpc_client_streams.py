@@ -8,7 +8,8 @@ import grpc
 import pytest
 
 from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
-from services.rpc.client.calls import Source, call_with_stream
+from services.rpc.client.calls import call_with_stream
+from services.rpc.client.timeouts import Source
 from tests.harness.eventually import eventually
 from tests.harness.served import served
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb

@@ -8,7 +8,8 @@ import grpc
 import pytest
 
 from services.api.errors import RetriableRemoteStorageError
-from services.rpc.client.calls import ReadIdleTimeout, TimeoutWatch, call_stream
+from services.rpc.client.calls import call_stream
+from services.rpc.client.timeouts import ReadIdleTimeout, TimeoutWatch
 from tests.harness.eventually import eventually
 from tests.harness.served import served
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb

@@ -1,0 +1,252 @@
+"""Cancel streamed calls whose peer makes no progress, however long a call may last as a whole."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from threading import Event, Lock, Thread
+from typing import Any, Generic, Protocol, TypeVar
+
+import grpc
+
+from services.common.retry import timely_rounds
+from services.rpc.client.channel import CHUNK_BYTES
+
+# gRPC requests the next message once all but 64 KiB of the last are on their way, and a peer that
+# reads nothing has room for "grpc.http2.lookahead_bytes".
+_UNREAD_AT_MOST_BYTES = 2 * CHUNK_BYTES
+
+# How long a reader waits for its first message before a thread asks whether the call is served.
+_LISTEN_AFTER_S = 0.5
+_log = logging.getLogger("sediment.rpc")
+
+
+class Message(Protocol):
+    """A message that protobuf generated."""
+
+    def ByteSize(self) -> int: ...
+
+
+T = TypeVar("T", bound=Message | bytes)
+
+
+class Source(Generic[T]):
+    """Iterate once over `items` and record errors and progress.
+
+    gRPC requests the items in a thread of its own, as fast as the peer takes them.
+
+    Attributes:
+        error: the error of `items`; gRPC only reports that the stream was cancelled.
+        was_read: gRPC took more than it buffers, so the server must have read some of it.
+    """
+
+    def __init__(self, items: Iterable[T]) -> None:
+        self._items = items
+        self._handed_out_at: float | None = time.monotonic()
+        self._taken_bytes = 0
+        self.error: BaseException | None = None
+        self.was_read = False
+
+    def __iter__(self) -> Iterator[T]:
+        try:
+            self._handed_out_at = None
+            for item in self._items:
+                self._handed_out_at = time.monotonic()
+                yield item
+                self._handed_out_at = None
+                self._count(item)
+        except Exception as e:
+            self.error = e
+            raise
+        finally:
+            self._handed_out_at = time.monotonic()
+
+    def _count(self, taken: T) -> None:
+        # protobuf writes a message to find its size, so the size is computed only while it is
+        # needed.
+        if not self.was_read:
+            size_bytes = len(taken) if isinstance(taken, bytes) else taken.ByteSize()
+            self._taken_bytes += size_bytes
+            self.was_read = self._taken_bytes > _UNREAD_AT_MOST_BYTES
+
+    def idle_s(self) -> float:
+        """Return how long gRPC has not requested the next item; 0 while `items` makes one."""
+        handed_out_at = self._handed_out_at
+        return 0.0 if handed_out_at is None else time.monotonic() - handed_out_at
+
+
+class Cancellable(Protocol):
+    """A call; its waiting thread gets an error when the call is cancelled."""
+
+    def cancel(self) -> object: ...
+
+
+class StreamedCall(Cancellable, Protocol):
+    """A call with many responses."""
+
+    def initial_metadata(self) -> object:
+        """Wait for the metadata, or for the end of the call."""
+
+
+class Watched(Protocol):
+    """A timeout that a TimeoutWatch checks."""
+
+    def cancel_if_overdue(self) -> None: ...
+
+
+class ReadIdleTimeout:
+    """Cancel a streamed call whose next message does not arrive in time.
+
+    A call may wait in the server's queue: until the server is known to serve it, another limit
+    holds.
+
+    Attributes:
+        cancel_reason: why the call was cancelled; empty if it was not.
+    """
+
+    __slots__ = (
+        "_call",
+        "_limit_s",
+        "_listens",
+        "_queue_limit_s",
+        "_served_since",
+        "_waiting_since",
+        "cancel_reason",
+    )
+
+    def __init__(self, call: StreamedCall, limit_s: float, queue_limit_s: float) -> None:
+        """Start the wait for the first message.
+
+        `queue_limit_s` holds until the server is known to serve the call.
+        """
+        self._call = call
+        self._limit_s = limit_s
+        self._queue_limit_s = queue_limit_s
+        self._waiting_since: float | None = time.monotonic()
+        self._served_since: float | None = None
+        self._listens = False
+        self.cancel_reason = ""
+
+    def begin(self) -> None:
+        """Start the wait for another message."""
+        self._waiting_since = time.monotonic()
+
+    def end(self) -> None:
+        """End the wait: the server is not responsible for the time that the reader keeps a
+        message.
+        """
+        if self._served_since is None:
+            self._served_since = self._waiting_since
+        self._waiting_since = None
+
+    def cancel_if_overdue(self) -> None:
+        since = self._waiting_since
+        if since is None or self.cancel_reason:
+            return
+        now = time.monotonic()
+        if self._served_since is None:
+            if now - since > self._queue_limit_s:
+                self._end(_not_served(self._queue_limit_s))
+            elif now - since > _LISTEN_AFTER_S and not self._listens:
+                Thread(target=self._listen, name="note-served", daemon=True).start()
+                self._listens = True
+        elif now - max(since, self._served_since) > self._limit_s:
+            self._end(f"has sent nothing for {self._limit_s} s")
+
+    def _listen(self) -> None:
+        # gRPC passes the metadata only to a thread that waits for them. If the reader waited for
+        # them, it would get its first message later, and that message usually arrives at once.
+        with suppress(grpc.RpcError):
+            self._call.initial_metadata()
+        self._served_since = time.monotonic()
+
+    def _end(self, reason: str) -> None:
+        self.cancel_reason = reason
+        self._call.cancel()
+
+
+class SendStallTimeout:
+    """Cancel a call whose client streams if the server reads nothing for too long.
+
+    Attributes:
+        cancel_reason: why the call was cancelled; empty if it was not.
+    """
+
+    __slots__ = ("_call", "_limit_s", "_queue_limit_s", "_served_since", "_source", "cancel_reason")
+
+    def __init__(
+        self, call: Cancellable, source: Source[Any], limit_s: float, queue_limit_s: float
+    ) -> None:
+        """Start to watch a call.
+
+        `queue_limit_s` holds until the server is known to serve the call: from its initial
+        metadata, or because it reads.
+        """
+        self._call = call
+        self._source = source
+        self._limit_s = limit_s
+        self._queue_limit_s = queue_limit_s
+        self._served_since: float | None = None
+        self.cancel_reason = ""
+
+    def note_served(self) -> None:
+        self._served_since = time.monotonic()
+
+    def cancel_if_overdue(self) -> None:
+        served_since, idle_s = self._served_since, self._source.idle_s()
+        if served_since is not None:
+            idle_s = min(idle_s, time.monotonic() - served_since)
+        elif not self._source.was_read:
+            self._end_if(idle_s > self._queue_limit_s, _not_served(self._queue_limit_s))
+            return
+        self._end_if(idle_s > self._limit_s, f"has made no progress for {self._limit_s} s")
+
+    def _end_if(self, too_long: bool, reason: str) -> None:
+        if too_long and not self.cancel_reason:
+            self.cancel_reason = reason
+            self._call.cancel()
+
+
+def _not_served(limit_s: float) -> str:
+    return f"has not begun to serve the call within {limit_s} s; retry later"
+
+
+class TimeoutWatch:
+    """Check all calls of a process periodically, in a thread that runs while there are any."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Create a watch whose rounds follow `clock`."""
+        self._clock = clock
+        self._lock = Lock()
+        self._watched: set[Watched] = set()
+        self._thread: Thread | None = None
+
+    def add(self, watched: Watched) -> None:
+        with self._lock:
+            self._watched.add(watched)
+            # In a forked process the thread of the parent is not alive.
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = Thread(target=self._run, name="timeout-watch", daemon=True)
+                self._thread.start()
+
+    def remove(self, watched: Watched) -> None:
+        with self._lock:
+            self._watched.discard(watched)
+
+    def _run(self) -> None:
+        for _ in timely_rounds(Event().wait, self._clock):
+            with self._lock:
+                all_watched = list(self._watched)
+                if not all_watched:
+                    self._thread = None
+                    return
+            for watched in all_watched:
+                try:
+                    watched.cancel_if_overdue()
+                except Exception:  # noqa: BLE001 - logged below
+                    # A possible cause is that no thread could be started. The others must still be
+                    # checked.
+                    _log.exception("the timeout of a call could not be checked; checking it again")
+
+
+TIMEOUT_WATCH = TimeoutWatch()
