@@ -5,7 +5,6 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -16,7 +15,8 @@ from services.api.errors import UnauthenticatedError
 from services.common.settings import split_address
 from services.console.app import IDENTITY
 from services.rpc.server.identity import MAX_IDENTITY_LENGTH, identity_of_names
-from services.rpc.tls import ReloadedTls, TlsFileError, TlsFiles
+from services.rpc.server.transport import ServerContexts
+from services.rpc.tls import ReloadedTls
 
 MAX_CONNECTIONS = 128
 MAX_HEADER_BYTES = 16 * 1024
@@ -52,18 +52,6 @@ def url_of(bound: socket.socket, *, has_tls: bool) -> str:
     host, port = bound.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     return f"{'https' if has_tls else 'http'}://{shown}:{port}/"
-
-
-def open_tls(certificate: Path, key: Path, client_ca: Path) -> ReloadedTls:
-    """Read the TLS files.
-
-    Raises:
-        SystemExit: a file cannot be used; names it.
-    """
-    try:
-        return ReloadedTls(TlsFiles(certificate, key, client_ca))
-    except TlsFileError as e:
-        raise SystemExit(str(e)) from e
 
 
 def http_server(
@@ -103,49 +91,20 @@ def run(server: uvicorn.Server, bound: socket.socket) -> None:
 
 
 def _context_factory(tls: ReloadedTls) -> Callable[..., ssl.SSLContext]:
+    contexts = ServerContexts(tls)
+
+    def choose(connection: ssl.SSLObject, name: str | None, first: ssl.SSLContext) -> None:
+        newest = contexts.newest()
+        if newest is not first:
+            connection.context = newest
+
     def make(*_: object) -> ssl.SSLContext:
-        newest = _Newest(tls)
-        context = newest.context
+        context = contexts.newest()
         # Called for each handshake, with a name or without.
-        context.sni_callback = newest.choose
+        context.sni_callback = choose
         return context
 
     return make
-
-
-class _Newest:
-    """Gives each handshake a context of the newest files."""
-
-    def __init__(self, tls: ReloadedTls) -> None:
-        self._tls = tls
-        self._material = tls.material()
-        self.context = _context(tls)
-
-    def choose(self, connection: ssl.SSLObject, name: str | None, first: ssl.SSLContext) -> None:
-        material = self._tls.material()
-        if material is not self._material:
-            try:
-                self.context, self._material = _context(self._tls), material
-            except (OSError, ssl.SSLError):
-                # The files changed again in this moment: the next handshake reads them again.
-                return
-        if self.context is not first:
-            connection.context = self.context
-
-
-def _context(tls: ReloadedTls) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    files = tls.files
-    assert files.certificate is not None
-    assert files.ca is not None
-    context.load_cert_chain(files.certificate, files.key)
-    context.load_verify_locations(files.ca)
-    context.verify_mode = ssl.CERT_REQUIRED
-    # A resumed session would be checked against the authorities of its first connection.
-    context.options |= ssl.OP_NO_TICKET
-    context.num_tickets = 0
-    return context
 
 
 class _BoundedProtocol(H11Protocol):

@@ -8,11 +8,13 @@ from services.common.console_settings import ConsoleSettings
 from services.common.reloaded_file import FileError
 from services.common.threads import end_process_with_threads
 from services.console.app import CHART_LIBRARY, create_app
-from services.console.server import http_server, listening_socket, open_tls, run, url_of
+from services.console.server import http_server, listening_socket, run, url_of
 from services.console.tier import ServiceAddresses, connected_tier
 from services.local.installation import how_to_install
 from services.rpc.server.policy import policy_file
 from services.rpc.server.sockets import raise_descriptor_limit
+from services.rpc.server.transport import open_tls
+from services.rpc.tls import TlsFiles
 
 
 def serve_console(
@@ -40,7 +42,7 @@ def serve_console(
     certificate, key = settings.tls_certificate_file, settings.tls_key_file
     client_ca, policy_path = settings.tls_client_ca_file, settings.policy_file
     if certificate and key and client_ca and policy_path:
-        tls = open_tls(certificate, key, client_ca)
+        tls = open_tls(TlsFiles(certificate, key, client_ca))
         try:
             policy = policy_file(policy_path)
         except FileError as e:

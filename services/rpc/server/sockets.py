@@ -1,7 +1,6 @@
 """Give a listener that is not gRPC the transport and the policy of the service, and descriptors."""
 
 import resource
-import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -11,6 +10,8 @@ from services.common.settings import ServiceSettings
 from services.rpc.server.access import DENIED_CALLS
 from services.rpc.server.identity import MAX_IDENTITY_LENGTH, identity_of_names
 from services.rpc.server.policy import policy_file
+from services.rpc.server.transport import ServerContexts, open_tls
+from services.rpc.tls import TlsFiles
 
 
 def raise_descriptor_limit() -> None:
@@ -48,30 +49,21 @@ class SocketAccess:
     Args:
         service: in the contracts, whose RPCs the policy is about.
 
+    Attributes:
+        context: returns the TLS context of a new connection; its client needs a certificate.
+
     Raises:
         FileError: the policy file cannot be used.
+        SystemExit: a TLS file cannot be used.
     """
 
     def __init__(self, settings: ServiceSettings, service: str) -> None:
         assert settings.policy_file is not None  # held by the settings
-        self._settings = settings
         self._service = service
         self._policy = policy_file(settings.policy_file)
-
-    def context(self) -> ssl.SSLContext:
-        """Make the context of a connection from the present files; clients need a certificate.
-
-        Raises:
-            OSError: a file cannot be used.
-        """
-        settings = self._settings
-        context = ssl.create_default_context(
-            ssl.Purpose.CLIENT_AUTH, cafile=settings.tls_client_ca_file
-        )
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_cert_chain(str(settings.tls_certificate_file), settings.tls_key_file)
-        return context
+        certificate, key = settings.tls_certificate_file, settings.tls_key_file
+        tls = open_tls(TlsFiles(certificate, key, settings.tls_client_ca_file))
+        self.context = ServerContexts(tls).newest
 
     def identity_of(self, certificate: Mapping[str, object]) -> str:
         """Return the identity of a verified certificate, as ssl.getpeercert has it.

@@ -1,9 +1,9 @@
 """Bind the ports of a service: with TLS whose files may change, or in plaintext by choice."""
 
 import logging
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
 import grpc
@@ -26,13 +26,11 @@ class Transport:
 
     Attributes:
         tls: certificate, key and the authorities of clients.
-        metrics_ca: the authorities of those who read metrics; None if they need no certificate.
-        has_plain_metrics: metrics are served without TLS.
+        metrics_tls: the same for those who read metrics; None if metrics are plaintext.
     """
 
     tls: ReloadedTls | None
-    metrics_ca: ReloadedTls | None
-    has_plain_metrics: bool
+    metrics_tls: ReloadedTls | None
 
     def bind(self, server: grpc.Server, address: str) -> str:
         """Bind the port for clients with certificates; return its HOST:PORT."""
@@ -60,18 +58,57 @@ def open_transport(settings: ServiceSettings) -> Transport:
             "serving without TLS: anyone who can reach this port may read and delete everything; "
             "set up certificates (docs/run/security.md)"
         )
-        return Transport(None, None, has_plain_metrics=True)
+        return Transport(None, None)
     certificate, key = settings.tls_certificate_file, settings.tls_key_file
-    tls = _opened(TlsFiles(certificate, key, settings.tls_client_ca_file))
+    tls = open_tls(TlsFiles(certificate, key, settings.tls_client_ca_file))
     CERTIFICATE_EXPIRY.set_function(lambda: tls.material().expires_at)
-    return Transport(tls, _metrics_ca(settings.metrics_client_ca_file), settings.metrics_plaintext)
+    if settings.metrics_plaintext:
+        return Transport(tls, None)
+    return Transport(tls, open_tls(TlsFiles(certificate, key, settings.metrics_client_ca_file)))
 
 
-def _metrics_ca(file: Path | None) -> ReloadedTls | None:
-    return None if file is None else _opened(TlsFiles(None, None, file))
+class ServerContexts:
+    """Makes the TLS context of each connection to a server that is not gRPC's. Thread-safe.
+
+    Clients need a certificate if the files have authorities that sign them.
+    """
+
+    def __init__(self, tls: ReloadedTls) -> None:
+        self._tls = tls
+        self._made = tls.material(), _server_context(tls.files)
+
+    def newest(self) -> ssl.SSLContext:
+        """Return a context of the newest files that can be used."""
+        material = self._tls.material()
+        if material is not self._made[0]:
+            try:
+                self._made = material, _server_context(self._tls.files)
+            except OSError as e:
+                # The files changed again in this moment: the next connection reads them again.
+                _log.info("TLS files changed while they were read: %s", e)
+        return self._made[1]
 
 
-def _opened(files: TlsFiles) -> ReloadedTls:
+def _server_context(files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    assert files.certificate is not None
+    context.load_cert_chain(files.certificate, files.key)
+    if files.ca is not None:
+        context.load_verify_locations(files.ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    # A resumed session would be checked against the authorities of its first connection.
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
+    return context
+
+
+def open_tls(files: TlsFiles) -> ReloadedTls:
+    """Read TLS files for the first time.
+
+    Raises:
+        SystemExit: a file cannot be used; names it.
+    """
     try:
         return ReloadedTls(files)
     except TlsFileError as e:
