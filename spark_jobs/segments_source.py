@@ -8,7 +8,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from services.api.partitions import RemotePartitionDeleteState
 from services.api.segment_batches import SegmentScan
 from services.common.client_security import SecurityOptions
 from spark_jobs.connections import Services
@@ -17,19 +16,12 @@ from spark_jobs.sweeps.plan import SCAN_SCHEMA
 
 NAME = "remote_log_segments"
 
-_BEING_DELETED = (
-    RemotePartitionDeleteState.DELETE_PARTITION_MARKED,
-    RemotePartitionDeleteState.DELETE_PARTITION_STARTED,
-)
-
 
 def remote_log_segments(
     spark: SparkSession,
     services: Services,
     topics: Sequence[str] = (),
     shards: int | None = None,
-    *,
-    only_deleted_partitions: bool = False,
 ) -> DataFrame:
     """Read every segment that is not DELETE_SEGMENT_FINISHED (SCAN_SCHEMA).
 
@@ -48,7 +40,6 @@ def remote_log_segments(
         .option("security", json.dumps(services.security.to_environment()))
         .option("topics", json.dumps(list(topics)))
         .option("shards", str(shards or spark.sparkContext.defaultParallelism))
-        .option("only_deleted_partitions", json.dumps(only_deleted_partitions))
         .load()
     )
 
@@ -75,12 +66,10 @@ class SegmentsReader(DataSourceReader):
         self._services = Services(options["rlmm"], "", float(options["retry_for_s"]), security)
         self._topics: list[str] = json.loads(options["topics"])
         self._shards = int(options["shards"])
-        only_deleted: bool = json.loads(options["only_deleted_partitions"])
-        self._delete_states = _BEING_DELETED if only_deleted else ()
 
     def partitions(self) -> Sequence[InputPartition]:
         return [
-            InputPartition(SegmentScan(shard, self._shards, (), topic, self._delete_states))
+            InputPartition(SegmentScan(shard, self._shards, (), topic))
             for topic in self._topics or [""]
             for shard in range(self._shards)
         ]

@@ -1,11 +1,13 @@
 """Read an inventory of a bucket, as S3 makes it, and refuse one that is not of the location."""
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -22,19 +24,14 @@ from services.api.remote_storage_manager import (
     segment_object_name,
 )
 from spark_jobs.checks.frames import whole_frame
-from spark_jobs.checks.inventory_files import (
-    MANIFEST,
-    InventoryFiles,
-    NoInventoryError,
-    is_manifest,
-    read_manifest,
-)
 from spark_jobs.checks.objects import OBJECTS_SCHEMA, object_row
 from spark_jobs.checks.options import Inventory
 from spark_jobs.sweeps.plan import batches_of, rows_in
 from spark_jobs.sweeps.spark_engine import SparkEngine, cause_of, spark_errors
 from spark_jobs.sweeps.sweep_error import EXIT_REFUSED, SweepError
 
+MANIFEST = "manifest.json"
+_WORD_BEGINS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 COLUMNS = ("bucket", "key", "size", "last_modified_date")
 _VERSIONS = {"is_latest": "true", "is_delete_marker": "false"}
 """Columns of an inventory of all versions, and the values of the present one."""
@@ -120,10 +117,15 @@ def _rows_of(spark: SparkSession, inventory: Inventory) -> tuple[DataFrame, int 
         the rows, and when the inventory was made if it says so.
     """
     path, made_ms = inventory.path.rstrip("/"), None
-    if is_manifest(path):
-        files = _manifest_of(spark, path, inventory.bucket)
-        made_ms, is_csv = files.made_ms, files.format == "CSV"
-        frame = _frame_of_manifest(spark, files)
+    if path.split("/")[-1] == MANIFEST:
+        [row] = spark.read.text(path, wholetext=True).collect()
+        manifest = read_manifest(row[0], path, inventory.bucket)
+        made_ms, is_csv, paths = manifest.made_ms, manifest.format == "csv", list(manifest.paths)
+        if is_csv:
+            columns = ", ".join(f"`{name}` STRING" for name in manifest.columns)
+            frame = spark.read.csv(paths, schema=columns, header=False, escape='"')
+        else:
+            frame = spark.read.format(manifest.format).load(paths)
     elif path.endswith((".csv", ".csv.gz")):
         frame, is_csv = _frame_of_csv(spark, path), True
     elif path.endswith((".parquet", ".orc")):
@@ -151,24 +153,62 @@ def _rows_of(spark: SparkSession, inventory: Inventory) -> tuple[DataFrame, int 
     return rows, made_ms
 
 
-def _manifest_of(spark: SparkSession, path: str, bucket: str) -> InventoryFiles:
-    [row] = spark.read.text(path, wholetext=True).collect()
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What S3 writes beside the files of an inventory.
+
+    Attributes:
+        format: of Spark: "csv", "parquet" or "orc".
+        made_ms: when the store began to make it.
+        columns: of CSV files, which have no line with their names.
+        paths: of the files.
+    """
+
+    format: str
+    made_ms: int
+    columns: tuple[str, ...]
+    paths: tuple[str, ...]
+
+
+def read_manifest(text: str, path: str, bucket: str) -> Manifest:
+    """Read a manifest that is at `path`.
+
+    Raises:
+        SweepError: it is none, or of another bucket.
+    """
     try:
-        files = read_manifest(row[0], path)
-    except NoInventoryError as e:
-        raise _refused(f"{path}: {e}") from e
-    if files.bucket != bucket:
-        raise _refused(f"{path} is of the bucket {files.bucket}, not of {bucket}; give that of it")
-    return files
+        document = json.loads(text)
+        file_format, schema = str(document["fileFormat"]).lower(), str(document["fileSchema"])
+        keys = [str(each["key"]) for each in document["files"]]
+        of_bucket, made_ms = document["sourceBucket"], int(document["creationTimestamp"])
+        text_of_ms(made_ms)
+    except (ValueError, KeyError, TypeError, OverflowError) as e:
+        raise _refused(
+            f"{path} is not a manifest of S3 ({type(e).__name__}: {e}); it needs fileFormat, "
+            "fileSchema, files, sourceBucket and creationTimestamp; copy it as S3 wrote it"
+        ) from e
+    if file_format not in ("csv", "parquet", "orc"):
+        raise _refused(f"{path}: its files are {file_format}, not CSV, Parquet or ORC")
+    if not keys:
+        raise _refused(f"{path} names no files; the inventory was not finished")
+    if of_bucket != bucket:
+        raise _refused(f"{path} is of the bucket {of_bucket}, not of {bucket}; give that of it")
+    # LastModifiedDate of a fileSchema is last_modified_date in the other formats.
+    columns = tuple(_WORD_BEGINS.sub("_", each.strip()).lower() for each in schema.split(","))
+    return Manifest(file_format, made_ms, columns, tuple(_paths(path, keys)))
 
 
-def _frame_of_manifest(spark: SparkSession, files: InventoryFiles) -> DataFrame:
-    """Read the files that a manifest names."""
-    paths = list(files.paths)
-    if files.format != "CSV":
-        return spark.read.format(files.format.lower()).load(paths)
-    columns = ", ".join(f"`{name}` STRING" for name in files.columns)
-    return spark.read.csv(paths, schema=columns, header=False, escape='"')
+def _paths(manifest: str, keys: Sequence[str]) -> Iterator[str]:
+    """Yield the paths of files, of which the manifest has the keys in its own bucket.
+
+    A copy in a directory has them as S3 does: PLACE/data/NAME beside PLACE/TIME/manifest.json.
+    """
+    parts = urlsplit(manifest)
+    if parts.netloc:
+        yield from (f"{parts.scheme}://{parts.netloc}/{key}" for key in keys)
+        return
+    place = "/".join(manifest.split("/")[:-2]) or "."
+    yield from (f"{place}/{'/'.join(key.split('/')[-2:])}" for key in keys)
 
 
 def _frame_of_csv(spark: SparkSession, path: str) -> DataFrame:

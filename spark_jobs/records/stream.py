@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from services.api.errors import InvalidRangeError, InvalidRequestError
+from services.api.errors import InvalidRangeError
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
 from services.api.lineage import Lineage
 from spark_jobs.connections import Services
@@ -107,7 +107,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 InputPartition(task)
                 for tp, last in from_json(end).items()
                 for task in self._tasks(
-                    tier, _Batch(tp, begin.get(tp), last, before.get(tp), after.get(tp))
+                    tier, _Batch(tp, begin[tp], last, before.get(tp), after.get(tp))
                 )
             ]
 
@@ -123,13 +123,12 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 election, and failOnDataLoss is true.
         """
         first, end = batch.first, batch.end
-        if first is not None and first >= end:
+        if first >= end:
             return []
         found = self._reach(tier, batch.topic_id_partition, first)
         if self._options.fail_on_data_loss:
-            begins = found.reach.first if first is None else first
             hint = "The option failOnDataLoss=false goes on without them"
-            require_range(found, begins, end, hint)
+            require_range(found, first, end, hint)
             _require_same_records(batch, found.lineage)
         return plan_tasks(tier, self._options, found, found.reach.first, end)
 
@@ -173,14 +172,13 @@ class _Batch:
     """A partition's part of a micro-batch.
 
     Attributes:
-        first: None: the partition is new, in a checkpoint that an earlier release has written.
         end: exclusive.
         epoch_before, last_epoch: of the last offset before the batch, and of the last one in it,
             when they were first read; None if they are not known.
     """
 
     topic_id_partition: TopicIdPartition
-    first: int | None
+    first: int
     end: int
     epoch_before: int | None
     last_epoch: int | None
@@ -193,8 +191,8 @@ def _require_same_records(batch: _Batch, lineage: Lineage) -> None:
     """
     tp = batch.topic_id_partition
     for end, epoch in ((batch.first, batch.epoch_before), (batch.end, batch.last_epoch)):
-        now = None if end is None else lineage.epoch_for_offset(end - 1)
-        if end is not None and None not in (epoch, now) and epoch != now:
+        now = lineage.epoch_for_offset(end - 1)
+        if None not in (epoch, now) and epoch != now:
             raise InvalidRangeError(
                 f"{tp.topic}-{tp.partition}: the stream has read offset {end - 1} of the leader "
                 f"epoch {epoch}, and the log has it of the leader epoch {now} since an unclean "
@@ -262,7 +260,7 @@ def _by_topic(numbers: Mapping[TopicIdPartition, int]) -> JsonOffsets:
 
 
 def epochs_of(stored: JsonOffsets) -> dict[TopicIdPartition, int]:
-    """Return the leader epochs; none of a checkpoint that an earlier release has written."""
+    """Return the leader epochs."""
     return from_json(stored.get(EPOCHS, {}))
 
 
@@ -272,21 +270,12 @@ def first_of(stored: JsonOffsets) -> Offsets:
 
 
 def from_json(stored: JsonOffsets) -> Offsets:
-    """Return the offsets of a checkpoint.
-
-    Raises:
-        InvalidRequestError: a later release has written it.
-    """
+    """Return the offsets of a checkpoint."""
     offsets: Offsets = {}
     for name, partitions in stored.items():
         if name in _NO_TOPICS:
             continue
-        topic, colon, topic_id = name.rpartition(":")
-        if not colon:
-            raise InvalidRequestError(
-                f"the checkpoint of the stream has {name!r}, which this release of Sediment does "
-                "not know; run the release that wrote it, or begin with a new checkpoint"
-            )
+        topic, _, topic_id = name.rpartition(":")
         for number, offset in partitions.items():
             tp = TopicIdPartition(uuid_from_text(topic_id, "topic id"), topic, int(number))
             offsets[tp] = offset

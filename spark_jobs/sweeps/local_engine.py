@@ -1,8 +1,10 @@
 """Run the stages of a sweep in this process: a pool of threads, Parquet files in a directory."""
 
+import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
 from pathlib import Path
 from threading import Event
 
@@ -14,7 +16,6 @@ import pyarrow.parquet as pq
 from services.common.retry import RETRIABLE_ERRORS, StoppedError, ended_by
 from spark_jobs.sweeps.plan import PARTITION, ROWS_PER_BATCH
 from spark_jobs.sweeps.stages import Selection, Stored, Task, TooManySegmentsError
-from spark_jobs.sweeps.waves import Key, Wave
 
 THREADS = max(4, 2 * (os.cpu_count() or 1))
 """Tasks mostly wait for the services."""
@@ -57,9 +58,7 @@ class LocalEngine:
     def scatter(
         self, name: str, task: Task, rows: pa.Table, schema: pa.Schema, tasks: int
     ) -> Stored:
-        stored = self._run(name, task, _slices(rows, tasks), schema)
-        self._check_size(stored)
-        return stored
+        return self._run(name, task, _slices(rows, tasks), schema)
 
     def by_partition(
         self, name: str, task: Task, source: Stored, which: Selection, schema: pa.Schema, tasks: int
@@ -113,12 +112,6 @@ class LocalEngine:
                 raise
         return Stored(str(directory), sum(counts), schema)
 
-    def _check_size(self, plan: Stored) -> None:
-        """Require room for what was planned: an RLMM of an earlier release sends no totals."""
-        if self._max_segments is not None:
-            heads = self._dataset(plan).to_table(["tier_segments"])
-            self.require_room(pc.sum(heads["tier_segments"]).as_py() or 0)
-
 
 def _until(stop: Event, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
@@ -166,33 +159,5 @@ def _whole_partitions(rows: pa.Table, tasks: int) -> list[pa.Table]:
 
 
 def _expression(which: Selection) -> pc.Expression | None:
-    conditions = []
-    if which.kind is not None:
-        conditions.append(pc.field("kind") == which.kind)
-    if which.outcome is not None:
-        conditions.append(pc.field("outcome") == which.outcome)
-    if which.wave is not None:
-        conditions += _of_wave(which.wave)
-    found = None
-    for condition in conditions:
-        found = condition if found is None else found & condition
-    return found
-
-
-def _of_wave(wave: Wave) -> list[pc.Expression]:
-    conditions = [_compared(wave.first, from_below=True), _compared(wave.last, from_below=False)]
-    if wave.positions is not None:
-        position = pc.field("position")
-        inside = (position >= wave.positions.start) & (position < wave.positions.stop)
-        conditions.append((pc.field("kind") == PARTITION) | inside)
-    return conditions
-
-
-def _compared(key: Key, *, from_below: bool) -> pc.Expression:
-    """Compare a row's key, column by column."""
-    topic, topic_id, partition = pc.field("topic"), pc.field("topic_id"), pc.field("partition")
-    if from_below:
-        rest = (topic_id > key[1]) | ((topic_id == key[1]) & (partition >= key[2]))
-        return (topic > key[0]) | ((topic == key[0]) & rest)
-    rest = (topic_id < key[1]) | ((topic_id == key[1]) & (partition <= key[2]))
-    return (topic < key[0]) | ((topic == key[0]) & rest)
+    conditions = which.conditions(pc.field)
+    return reduce(operator.and_, conditions) if conditions else None

@@ -250,8 +250,7 @@ def segment_of(row: Row) -> RemoteLogSegmentMetadata:
         state=RemoteLogSegmentState[row["state"]],
         txn_idx_empty=row["txn_idx_empty"],
         broker_leader_epoch=row["broker_leader_epoch"],
-        # Null or absent: RLMM's release has no leases.
-        copy_leased=bool(row.get("copy_leased")),
+        copy_leased=row["copy_leased"],
     )
 
 

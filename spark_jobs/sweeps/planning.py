@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
-from services.api.partitions import RemotePartitionDeleteState
+from services.api.partitions import NO_SEGMENTS, RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import (
     PartitionSummary,
     RemoteLogMetadataManager,
@@ -37,7 +37,7 @@ from spark_jobs.sweeps.plan import (
     size_bytes,
     topic_id_partition_of,
 )
-from spark_jobs.sweeps.plan_size import PlanSize, dealt, size_of
+from spark_jobs.sweeps.stages import SEGMENTS_PER_TASK
 from spark_jobs.sweeps.waves import Key
 
 BEING_DELETED = "the partition is being deleted; `sediment sweep removal` removes it"
@@ -46,7 +46,12 @@ NO_OWNER = "sediment.retention.owner is not set, so RLM applies retention; set i
 PAUSED = "sediment.sweep.paused is set"
 ON_HOLD = "sediment.hold is set"
 NO_REPORT = "no leader has reported yet"
+IN_GRACE = "marked for deletion, within the grace period"
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+_MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+_BEING_DELETED = (_MARKED, RemotePartitionDeleteState.DELETE_PARTITION_STARTED)
+PARTITIONS_PER_TASK = 1_000
+"""A task plans no more, however small they are: each costs it a call to RLMM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,7 @@ class Scope:
         scans: SCANS_SCHEMA.
         tasks: that share them.
         skipped: by topic, topic id and number, why.
-        segments: of the partitions that are not skipped, as far as RLMM sends totals.
+        segments: of the partitions that are not skipped.
     """
 
     scans: pa.Table
@@ -73,7 +78,7 @@ def retention_scope(
 
     Of the others only what is marked already is scanned.
     """
-    sizes, skipped = dict[str, PlanSize](), dict[Key, str]()
+    sizes, skipped = dict[str, list[int]](), dict[Key, str]()
     reasons: dict[UUID, str | None] = {}
     for name in topics or [""]:
         for summary in all_partitions(rlmm, topic=name):
@@ -83,19 +88,36 @@ def retention_scope(
                 reasons[tp.topic_id] = _why_skipped(config)
             why = reasons[tp.topic_id]
             if why is None:
-                sizes[tp.topic] = sizes.get(tp.topic, PlanSize()) + size_of(summary.totals)
+                sizes.setdefault(tp.topic, []).append(_live_segments(summary))
             else:
                 skipped[tp.topic, str(tp.topic_id), tp.partition] = why
     rows: list[Row] = []
-    for name, size in sorted(sizes.items(), key=lambda each: -each[1].segments):
-        shards = min(size.partitions, size.tasks(parallelism), MAX_SHARDS)
+    for name, of_topic in sorted(sizes.items(), key=lambda each: -sum(each[1])):
+        shards = min(len(of_topic), tasks_for(of_topic, parallelism), MAX_SHARDS)
         rows += (_scan(name, shard, shards) for shard in range(shards))
     others = sorted({topic for topic, _, _ in skipped if topic not in sizes}) if topics else [""]
     rows += (_scan(name, 0, 1, [_DELETING.name], sorted(sizes)) for name in others)
-    whole = sum(sizes.values(), PlanSize())
-    tasks = min(whole.tasks(parallelism), len(rows) or 1)
-    scans = pa.Table.from_pylist(dealt(rows, tasks), SCANS_SCHEMA)
-    return Scope(scans, tasks, skipped, whole.segments)
+    every = list(chain.from_iterable(sizes.values()))
+    tasks = min(tasks_for(every, parallelism), len(rows) or 1)
+    return Scope(pa.Table.from_pylist(dealt(rows, tasks), SCANS_SCHEMA), tasks, skipped, sum(every))
+
+
+def _live_segments(summary: PartitionSummary) -> int:
+    return (summary.totals or NO_SEGMENTS).live_segments
+
+
+def tasks_for(sizes: Sequence[int], parallelism: int) -> int:
+    """Return how many tasks plan partitions of so many segments, so that none has too much."""
+    by_segments = -(-sum(sizes) // SEGMENTS_PER_TASK)
+    return max(2 * parallelism, by_segments, -(-len(sizes) // PARTITIONS_PER_TASK))
+
+
+def dealt(rows: Sequence[Row], tasks: int) -> list[Row]:
+    """Order rows, of which the largest are first, so that each task gets large and small ones.
+
+    Tasks get consecutive rows, equally many.
+    """
+    return [row for task in range(tasks) for row in rows[task::tasks]]
 
 
 def _scan(
@@ -274,12 +296,6 @@ def _segments_and_plan_ids(
     return segments, plan_ids
 
 
-IN_GRACE = "marked for deletion, within the grace period"
-_MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
-_STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
-_BEING_DELETED = (_MARKED, _STARTED)
-
-
 @dataclass(frozen=True, slots=True)
 class Removals:
     """What a removal sweep plans.
@@ -287,7 +303,7 @@ class Removals:
     Attributes:
         partitions: REMOVALS_SCHEMA.
         tasks: that share them.
-        segments: of all of them, as far as RLMM sends totals.
+        segments: of all of them.
     """
 
     partitions: pa.Table
@@ -304,9 +320,8 @@ def deleted_partitions(
         for topic in topics or [""]
         for each in all_partitions(rlmm, topic=topic, delete_states=_BEING_DELETED)
     ]
-    sizes = {each.topic_id_partition: size_of(each.totals) for each in summaries}
-    summaries.sort(key=lambda each: -sizes[each.topic_id_partition].segments)
-    size = sum(sizes.values(), PlanSize())
+    summaries.sort(key=_live_segments, reverse=True)
+    sizes = [_live_segments(each) for each in summaries]
     rows = [
         {
             "topic_id": str(each.topic_id_partition.topic_id),
@@ -319,18 +334,17 @@ def deleted_partitions(
         }
         for each in summaries
     ]
-    tasks = size.tasks(parallelism)
-    return Removals(pa.Table.from_pylist(dealt(rows, tasks), REMOVALS_SCHEMA), tasks, size.segments)
+    tasks = tasks_for(sizes, parallelism)
+    return Removals(pa.Table.from_pylist(dealt(rows, tasks), REMOVALS_SCHEMA), tasks, sum(sizes))
 
 
 def topic_sizes(rlmm: RemoteLogMetadataManager, topics: Sequence[str]) -> dict[Key, Size]:
-    """Return the sizes of all partitions of topics, as far as RLMM sends totals."""
+    """Return the sizes of all partitions of topics."""
     return {
         (tp.topic, str(tp.topic_id), tp.partition): (totals.live_segments, totals.live_bytes)
         for topic in topics or [""]
         for each in all_partitions(rlmm, topic=topic)
-        for tp, totals in [(each.topic_id_partition, each.totals)]
-        if totals is not None
+        for tp, totals in [(each.topic_id_partition, each.totals or NO_SEGMENTS)]
     }
 
 

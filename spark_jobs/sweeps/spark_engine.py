@@ -7,14 +7,13 @@ from contextlib import contextmanager
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.spark_schemas import spark_schema
-from spark_jobs.sweeps.plan import PARTITION, ROWS_PER_BATCH
+from spark_jobs.sweeps.plan import ROWS_PER_BATCH
 from spark_jobs.sweeps.stages import EVERYTHING, Selection, Stored, Task
 from spark_jobs.sweeps.sweep_error import SweepError
-from spark_jobs.sweeps.waves import Wave
 
 # The cause in Spark's text about a failed job, best first: our own error, which ended a task; a
 # directory that cannot be used; Spark's summary of the task; the last line of any other traceback.
@@ -103,7 +102,7 @@ class SparkEngine:
     def frame(self, source: Stored, which: Selection = EVERYTHING) -> DataFrame:
         """Return rows of a stage as a frame."""
         frame = self._spark.read.schema(spark_schema(source.schema)).parquet(source.path)
-        for condition in _conditions(which):
+        for condition in which.conditions(F.col):
             frame = frame.where(condition)
         return frame
 
@@ -116,27 +115,6 @@ class SparkEngine:
             counted = rows.observe(written, F.count(F.lit(1)).alias("rows"))
             counted.write.parquet(path)
             return Stored(path, int(written.get["rows"]), schema)
-
-
-def _conditions(which: Selection) -> Iterator[Column]:
-    if which.kind is not None:
-        yield F.col("kind") == which.kind
-    if which.outcome is not None:
-        yield F.col("outcome") == which.outcome
-    if which.wave is not None:
-        yield from _of_wave(which.wave)
-
-
-def _of_wave(wave: Wave) -> Iterator[Column]:
-    topic, topic_id, partition = F.col("topic"), F.col("topic_id"), F.col("partition")
-    first, last = wave.first, wave.last
-    above = (topic_id > first[1]) | ((topic_id == first[1]) & (partition >= first[2]))
-    yield (topic > first[0]) | ((topic == first[0]) & above)
-    below = (topic_id < last[1]) | ((topic_id == last[1]) & (partition <= last[2]))
-    yield (topic < last[0]) | ((topic == last[0]) & below)
-    if wave.positions is not None:
-        inside = F.col("position").between(wave.positions.start, wave.positions.stop - 1)
-        yield (F.col("kind") == PARTITION) | inside
 
 
 @contextmanager

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
+from spark_jobs.sweeps.plan import PARTITION
 from spark_jobs.sweeps.waves import Wave
 
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -41,6 +42,31 @@ class Selection:
     kind: str | None = None
     outcome: str | None = None
     wave: Wave | None = None
+
+    def conditions(self, column: Callable[[str], Any]) -> list[Any]:
+        """Return the conditions on rows, in the expressions of Arrow or of Spark.
+
+        Args:
+            column: makes the expression of a column of this name.
+        """
+        found = []
+        if self.kind is not None:
+            found.append(column("kind") == self.kind)
+        if self.outcome is not None:
+            found.append(column("outcome") == self.outcome)
+        if self.wave is None:
+            return found
+        topic, topic_id, partition = column("topic"), column("topic_id"), column("partition")
+        first, last = self.wave.first, self.wave.last
+        above = (topic_id > first[1]) | ((topic_id == first[1]) & (partition >= first[2]))
+        below = (topic_id < last[1]) | ((topic_id == last[1]) & (partition <= last[2]))
+        found.append((topic > first[0]) | ((topic == first[0]) & above))
+        found.append((topic < last[0]) | ((topic == last[0]) & below))
+        if (positions := self.wave.positions) is not None:
+            position = column("position")
+            inside = (position >= positions.start) & (position < positions.stop)
+            found.append((column("kind") == PARTITION) | inside)
+        return found
 
 
 EVERYTHING = Selection()

@@ -141,7 +141,7 @@ def record(
 ) -> SweepReport:
     """Record in RLMM that a sweep that deletes has ended, and return its report.
 
-    The sweep is done: an RLMM that cannot record it, as one of an earlier release, is named only.
+    The sweep is done: an error of RLMM is named only.
     """
     if options.apply:
         counts, started_at_ms = report.totals.counts, report.header.started_at_ms

@@ -23,6 +23,7 @@ from services.workflows.check_documents import reconcile_document, scrub_documen
 from services.workflows.reconcile import Reconciliation, ReconciliationPlan
 from services.workflows.scrub import Pace, Scrub, ScrubPlan
 from spark_jobs.checks import reconcile_job, scrub_job
+from spark_jobs.checks.inventory import read_manifest
 from spark_jobs.checks.options import Inventory, ReconcileConfig, ScrubConfig
 from spark_jobs.connections import Services
 from spark_jobs.options import SweepOptions
@@ -304,3 +305,47 @@ def test_as_programs_one_deletes_if_it_is_told_to_and_one_verifies(
     assert scrubbed.report["damaged"] > 0
     refused = run("scrub", "--part", "2/1")
     assert (refused.exit_code, refused.stderr.count("\n")) == (EXIT_REFUSED, 1)
+
+
+KEY = "inventories/orders/daily/data/0.csv.gz"
+DOCUMENT = {
+    "sourceBucket": "orders",
+    "creationTimestamp": "1764118800000",
+    "fileFormat": "CSV",
+    "fileSchema": "Bucket, Key, IsLatest, Size, LastModifiedDate, ETag",
+    "files": [{"key": KEY}],
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "file"),
+    [
+        ("s3a://kept/inventories/orders/daily/2026/manifest.json", f"s3a://kept/{KEY}"),
+        ("/copies/daily/2026/manifest.json", "/copies/daily/data/0.csv.gz"),
+        ("2026/manifest.json", "./data/0.csv.gz"),
+    ],
+)
+def test_files_are_in_the_bucket_of_the_manifest_or_beside_a_copy(path: str, file: str) -> None:
+    found = read_manifest(json.dumps(DOCUMENT), path, "orders")
+    assert (found.paths, found.made_ms) == ((file,), 1_764_118_800_000)
+    assert found.columns == ("bucket", "key", "is_latest", "size", "last_modified_date", "etag")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("no json", "not a manifest of S3"),
+        ("[]", "not a manifest of S3"),
+        (json.dumps({**DOCUMENT, "creationTimestamp": "today"}), "not a manifest of S3"),
+        (
+            json.dumps({name: DOCUMENT[name] for name in DOCUMENT if name != "creationTimestamp"}),
+            "KeyError: 'creationTimestamp'",
+        ),
+        (json.dumps({**DOCUMENT, "files": []}), "names no files"),
+        (json.dumps({**DOCUMENT, "fileFormat": "XML"}), "its files are xml"),
+        (json.dumps({**DOCUMENT, "sourceBucket": 7}), "is of the bucket 7, not of orders"),
+    ],
+)
+def test_what_is_no_manifest_is_named(text: str, said: str) -> None:
+    with pytest.raises(SweepError, match=said):
+        read_manifest(text, "/a/b/manifest.json", "orders")

@@ -411,9 +411,6 @@ def test_the_first_batch_of_a_new_partition_again_lacks_nothing_without_a_word(
     last = stream(tier, old).latestOffset(end, ReadAllAvailable())
     assert FIRST not in last
     assert stream_offsets(stream(tier, old), end, last) == [4]
-    # A checkpoint of an earlier release has no first offsets.
-    del end[FIRST]
-    assert stream_offsets(stream(tier, old), start, end) == [0, 2, 3]
 
 
 @pytest.mark.parametrize("since", [1, 2], ids=["in the batch", "behind the batch"])
@@ -438,9 +435,6 @@ def test_a_batch_whose_records_were_overruled_fails_by_name(tier: ServedTier, si
             stream(tier, tp).partitions(first, until)
     may_lose = stream(tier, tp, failOnDataLoss="false")
     assert stream_offsets(may_lose, end, last) == [2, 3]
-    # A checkpoint of an earlier release has no epochs.
-    del end[EPOCHS]
-    assert stream_offsets(stream(tier, tp), end, last) == [2, 3]
 
 
 def stream_rows(reader: Any, start: Any, end: Any) -> list[dict[str, Any]]:

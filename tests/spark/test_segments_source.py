@@ -7,12 +7,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from services.api.segment_batches import SCAN_COLUMNS
-from services.workflows.deletion import Deleter
-from services.workflows.removal import begin_removal
 from spark_jobs.connections import Services
 from spark_jobs.segments_source import remote_log_segments
 from spark_jobs.sweeps.plan import SCAN_SCHEMA, segment_of
-from tests.harness.tier import Tier, a_topic, ids, now_ms, segment
+from tests.harness.tier import Tier, a_topic, ids, segment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 _ARROW_NAMES = {"list<item: int32>": "list<int32>", "list<item: int64>": "list<int64>"}
@@ -56,17 +54,3 @@ def test_a_topic_without_segments_has_no_rows(spark: SparkSession, tier: Tier) -
     [tp] = a_topic()
     tier.report(tp, 0)
     assert remote_log_segments(spark, services_of(tier), [tp.topic]).collect() == []
-
-
-def test_only_of_partitions_that_are_being_deleted(spark: SparkSession, tier: Tier) -> None:
-    partitions = a_topic(partitions=3)
-    [living, marked, started] = partitions
-    made = {tp.partition: ids(tier.fill(tp, 1)) for tp in partitions}
-    for tp in (marked, started):
-        tier.mark_deleted(tp)
-    begin_removal(tier.rlmm, started, Deleter(), now_ms())
-    frame = remote_log_segments(
-        spark, services_of(tier), [living.topic], only_deleted_partitions=True
-    )
-    read = {row["partition"]: [UUID(row["segment_id"])] for row in frame.collect()}
-    assert read == {tp.partition: made[tp.partition] for tp in (marked, started)}

@@ -190,14 +190,6 @@ def test_a_task_that_waits_ends_when_the_stage_stops(
     assert ends == [StoppedError]
 
 
-def test_a_tier_that_is_too_large_is_noticed_by_its_plan(tmp_path: Path) -> None:
-    planned(LocalEngine(tmp_path, max_segments=5), 3, 2)
-    with pytest.raises(TooManySegmentsError):
-        LocalEngine(tmp_path, max_segments=4).scatter(
-            "again", plan_rows, sizes(3, 2), PLAN_SCHEMA, 1
-        )
-
-
 def test_a_tier_that_is_too_large_is_noticed_by_its_totals(tmp_path: Path) -> None:
     LocalEngine(tmp_path).require_room(1_000_000_000)
     engine = LocalEngine(tmp_path, max_segments=4)

@@ -18,6 +18,7 @@ from spark_jobs.sweeps.plan import (
     batches_of,
     rows_in,
 )
+from spark_jobs.sweeps.planning import dealt, tasks_for
 from spark_jobs.sweeps.stages import Selection, Stored, Task
 from spark_jobs.sweeps.sweep import Stages, SweepRun, sweep
 from tests.unit.spark_jobs.test_local_engine import plan_rows, sizes
@@ -122,3 +123,16 @@ def test_at_a_rate_all_tasks_of_a_wave_run_at_once_and_each_has_a_bounded_part(
         f"{stage}-{wave}": PARALLELISM for wave in range(3) for stage in ("marked", "deleted")
     }
     assert {share and share * PARALLELISM * copies for share in shares} == {100.0}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tasks"), [([], 4), ([80_000, 0], 4), ([80_001, 0], 5), ([1] * 10_001, 11)]
+)
+def test_no_task_plans_too_much(sizes: list[int], tasks: int) -> None:
+    assert tasks_for(sizes, parallelism=2) == tasks
+
+
+def test_each_task_gets_large_and_small_rows() -> None:
+    rows = [{"segments": size} for size in (9, 8, 7, 2, 1, 0)]
+    found = [row["segments"] for row in dealt(rows, 3)]
+    assert [sum(found[start : start + 2]) for start in (0, 2, 4)] == [11, 9, 7]
