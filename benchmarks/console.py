@@ -85,7 +85,6 @@ def _running_console(rlmm_address: str) -> Iterator[tuple[ChildProcess, str]]:
     settings = {
         "CONSOLE_LISTEN_ADDRESS": address,
         "CONSOLE_RLMM_ADDRESS": rlmm_address,
-        "CONSOLE_PLAINTEXT": "true",
         "SEDIMENT_PLAINTEXT": "true",
     }
     command = [sys.executable, "-m", "services.console"]

@@ -26,18 +26,11 @@ from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import RecordSource, RemoteLogManager
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
 from services.cli.connections import connected_rlm, connected_rlmm
-from services.cli.output import (
-    EXIT_FAILED,
-    CommandError,
-    Format,
-    print_json,
-    say,
-    size_text,
-    stdout_console,
-)
+from services.cli.output import EXIT_FAILED, CommandError, Format, print_json, say, stdout_console
 from services.client.records import decoded
 from services.local.stack import BUCKET, EmbeddedStack, ServiceProcess
 from services.rlm.kafka_log.partition_dir import list_segments
+from services.views.texts import size_text
 
 SEGMENT_BYTES = 1024 * 1024
 LOCAL_RETENTION_BYTES = 6 * SEGMENT_BYTES

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from demos.kafka_report import picture, segment_as_json
 from demos.tier import Segment, View
-from services.cli.output import EXIT_PARTIAL, size_text
+from services.cli.output import EXIT_PARTIAL
+from services.views.texts import size_text
 
 _SHOWN_FAILURES = 5
 _SHOWN_SEGMENTS = 14

@@ -23,16 +23,9 @@ from demos.records import READ_COMMITTED, READ_UNCOMMITTED, Sent, differences, p
 from demos.stage import check_room, scratch_directory
 from demos.tier import Segment, TieredPartition, View, Watch, folder_of, timed
 from services.cli.connections import connected_rlmm
-from services.cli.output import (
-    EXIT_FAILED,
-    CommandError,
-    Format,
-    print_json,
-    say,
-    size_text,
-    stdout_console,
-)
+from services.cli.output import EXIT_FAILED, CommandError, Format, print_json, say, stdout_console
 from services.local.stack import BUCKET, EmbeddedStack
+from services.views.texts import size_text
 
 SEGMENT_BYTES = 2 * 1024 * 1024
 LOCAL_RETENTION_BYTES = 3 * SEGMENT_BYTES

@@ -8,7 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from demos.tier import OBJECTS_PER_SEGMENT, Segment
-from services.cli.output import EXIT_PARTIAL, size_text
+from services.cli.output import EXIT_PARTIAL
+from services.views.texts import size_text
 
 _BYTES_PER_MIB = 1024 * 1024
 _BAR_WIDTH = 24

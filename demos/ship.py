@@ -18,10 +18,12 @@ from demos.stage import (
 )
 from services.api.remote_log_manager import PartitionDescription, Problem, RemoteLogManager
 from services.cli.connections import connected_rlm
-from services.cli.output import EXIT_PARTIAL, Format, print_json, print_table, say, size_text
-from services.cli.partitions import problem_as_json, problem_text
+from services.cli.output import EXIT_PARTIAL, Format, print_json, print_table, say
+from services.cli.partitions import problem_as_json
 from services.local.stack import EmbeddedStack
 from services.rlm.kafka_log.log_dir import LogDirs, find_partitions
+from services.views.texts import size_text
+from services.views.tier import problem_text
 
 _SHOWN_FAILURES = 10
 

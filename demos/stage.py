@@ -15,10 +15,11 @@ from services.api.remote_log_manager import (
     RemoteLogManager,
     all_descriptions,
 )
-from services.cli.output import EXIT_FAILED, CommandError, bytes_bar, say, size_text
-from services.cli.partitions import problem_text
+from services.cli.output import EXIT_FAILED, CommandError, bytes_bar, say
 from services.rlm.kafka_log.log_dir import LogDirs
 from services.rlm.kafka_log.partition_dir import list_segments
+from services.views.texts import size_text
+from services.views.tier import problem_text
 
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 

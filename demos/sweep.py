@@ -18,17 +18,11 @@ from services.api.remote_log_metadata_manager import (
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.cli.connections import connected_rlm, connected_rlmm
-from services.cli.output import (
-    EXIT_FAILED,
-    EXIT_PARTIAL,
-    CommandError,
-    print_table,
-    say,
-    size_text,
-)
+from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, CommandError, print_table, say
 from services.cli.topics import delete_topic, set_topic
 from services.local.stack import BUCKET, EmbeddedStack
 from services.rlm.kafka_log.log_dir import find_partitions
+from services.views.texts import size_text
 
 OBJECTS_PER_SEGMENT = 3
 MS_PER_DAY = 24 * 60 * 60 * 1000

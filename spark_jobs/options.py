@@ -30,7 +30,6 @@ LOCAL_SEGMENTS = 3_000_000
 """The in-process engine takes tiers of up to so many segments, unless it is chosen by name."""
 
 RETRY_FOR_S = 30.0
-REMOVAL_GRACE_MS = 3_600_000
 _URI = re.compile(r"[a-z][a-z0-9+.-]*:/")
 
 

@@ -29,6 +29,8 @@ from services.api.topic_config import UNLIMITED, TopicConfig
 
 DEFAULT_MAX_REPORT_AGE_MS = 15 * 60 * 1000
 DEFAULT_COPY_GRACE_MS = 60 * 60 * 1000
+REMOVAL_GRACE_MS = 60 * 60 * 1000
+"""A removal sweep skips partitions that were marked less than this ago."""
 NO_TIMESTAMP = -1
 
 NO_REPORT = "no leader has reported: its lineage is not known, nothing new is deleted"

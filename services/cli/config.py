@@ -104,7 +104,7 @@ def services_of(variables: Iterable[str]) -> list[str]:
 def configured_services(variables: Iterable[str]) -> list[str]:
     """Return the services that variables of this environment configure.
 
-    Other programs too have variables that begin with CONSOLE_, and a CONSOLE_LOG_LEVEL.
+    Other programs too have variables that begin with CONSOLE_, or a LOG_LEVEL of that prefix.
     """
     names = {name.upper() for name in variables}
     return [

@@ -19,7 +19,6 @@ from services.cli.output import (
     print_line,
     print_table,
     say,
-    time_text,
 )
 from services.cli.rebuild import confirm_rebuild, rebuild
 from services.rlmm.database import schema, schema_revision
@@ -28,6 +27,7 @@ from services.rlmm.database.schema import ROLE, ReaderRole
 from services.rlmm.operations import maintenance
 from services.rlmm.operations.deployment_state import read_deployment_state
 from services.rlmm.operations.maintenance import MaintenancePlan
+from services.views.texts import time_text
 from services.workflows import deployment_state
 
 app = command_group("Create, check, maintain and rebuild the metadata database.")

@@ -12,11 +12,12 @@ from cryptography import x509
 from services.api.remote_log_manager import CopyLag, Problem
 from services.cli.connections import connected_rlm, connected_rlmm, security_options
 from services.cli.doctor_findings import Check, Finding, Level, clock_finding, store_findings
-from services.cli.endpoints import Endpoint, Severity, is_ready, probed
+from services.cli.endpoints import probed
 from services.common.client_security import ClientSecurity, each_address
 from services.common.release import release
 from services.rpc.client.probe import now_ms
 from services.rpc.tls import TlsFileError, TlsFiles, read_tls
+from services.views.endpoints import Endpoint, Severity, is_ready
 
 EXPIRES_SOON = timedelta(days=14)
 _CONNECT_TIMEOUT_S = 3.0

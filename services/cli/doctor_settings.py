@@ -14,7 +14,6 @@ from services.api.ids import uuid_to_text
 from services.cli.config import CLASSES, configured_services, similar_setting
 from services.cli.doctor_findings import Check, Finding, Level, store_findings
 from services.cli.doctor_services import file_finding
-from services.cli.output import time_text
 from services.common.console_settings import ConsoleSettings
 from services.common.reloaded_file import FileError
 from services.common.settings import ServiceSettings, VariableSettings
@@ -33,6 +32,7 @@ from services.rpc.server.policy import load_policy
 from services.rpc.tls import TlsFiles
 from services.rsm.factory import build_locations, build_start_up
 from services.rsm.settings import RsmSettings
+from services.views.texts import time_text
 
 _BROKEN = ("table ", "column ", "view ", "schema ")
 """How the parts of a database begin without which RLMM does not work."""

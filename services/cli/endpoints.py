@@ -1,9 +1,7 @@
 """Find the services' addresses and probe each of them once, all at the same time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 
 from services.cli.connections import address_of, security_options
@@ -11,46 +9,7 @@ from services.cli.output import CommandError
 from services.common.client_security import ClientSecurity, each_address
 from services.rpc.client.channel import open_channel
 from services.rpc.client.probe import ServiceState, probe
-
-
-class Severity(IntEnum):
-    """How bad a fact is; its number is the exit code."""
-
-    OK = 0
-    WARNING = 1
-    CRITICAL = 2
-
-
-def severity_of(level: str) -> Severity:
-    """Return how bad a Note of this level is; what is unknown is no fault."""
-    return Severity[level] if level in Severity.__members__ else Severity.OK
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """An address of a service, and its state; no address: it was not given."""
-
-    service: str
-    address: str
-    state: ServiceState
-
-    @property
-    def severity(self) -> Severity:
-        is_sound = not self.address or (self.state.is_ready and not self.state.problem)
-        return Severity.OK if is_sound else Severity.CRITICAL
-
-    @property
-    def text(self) -> str:
-        """Describe the address for people."""
-        if not self.address:
-            return f"not asked: pass --{self.service} HOST:PORT"
-        if self.state.problem:
-            return f"{self.address}: {self.state.problem}"
-        version = self.state.version or "an earlier release"
-        if self.state.is_ready:
-            return f"{self.address}: {version}, ready"
-        why = f": {self.state.unready}" if self.state.unready else ""
-        return f"{self.address}: {version}, not ready{why}"
+from services.views.endpoints import Endpoint
 
 
 def known_addresses(given: Mapping[str, str | None], data_dir: Path | None) -> dict[str, str]:
@@ -91,11 +50,3 @@ def _security_of(address: str, data_dir: Path | None) -> ClientSecurity | None:
     if not address:
         return None
     return security_options([address], data_dir).security_for(address)
-
-
-def is_ready(endpoints: Sequence[Endpoint], service: str) -> bool:
-    """Return whether an address of the service is ready."""
-    return any(
-        each.service == service and each.address and each.severity is Severity.OK
-        for each in endpoints
-    )

@@ -8,20 +8,14 @@ import typer
 
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
-from services.api.partitions import PartitionEvent, RemotePartitionDeleteState
+from services.api.partitions import PartitionEvent
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.retention import DEFAULT_COPY_GRACE_MS, NO_REPORT, Deletion
+from services.api.retention import NO_REPORT, Deletion
 from services.api.retention_explained import (
-    Due,
-    KafkasPart,
     PartitionExplanation,
     SegmentExplanation,
-    Standing,
     explain_partition,
-    explain_segment,
 )
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.api.topic_config import UNLIMITED, RetentionOwner
 from services.cli.connections import (
     DataDir,
     JsonOrTable,
@@ -31,36 +25,39 @@ from services.cli.connections import (
     connected_rlmm,
     find_partition,
 )
-from services.cli.explain_facts import (
+from services.cli.output import CommandError, Format, print_json, print_table, say
+from services.views.explanation import (
+    _NO_LIMIT,
+    Facts,
+    change_text,
+    deleter_text,
+    event_text,
+    explained,
+    facts_or_none,
+    kafkas_text,
+    lineage_text,
+    next_text,
+    removal_text,
+    rule_text,
+    segment_text,
+    size_rule_text,
+    verdict_of,
+)
+from services.views.partition_facts import (
     PartitionFacts,
     SegmentFacts,
     deleted_segment_at,
     deletions_of_partition,
+    event_as_json,
     name_as_json,
     partition_as_json,
-    partition_facts,
     segment_facts,
     segment_facts_as_json,
     settings_that_count,
 )
-from services.cli.output import (
-    CommandError,
-    Format,
-    print_json,
-    print_table,
-    say,
-    size_text,
-    time_text,
-)
-from services.cli.retention import disabled_text, kafkas_text, lineage_text
-from services.cli.segments import change_text, event_as_json
-from spark_jobs.options import REMOVAL_GRACE_MS
+from services.views.texts import size_text, time_text
 
 app = command_group()
-
-_DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED.value
-Facts = list[tuple[str, str]]
-_NO_LIMIT = "-1, no limit"
 
 
 def print_partition(facts: PartitionFacts, explanation: PartitionExplanation) -> None:
@@ -185,144 +182,6 @@ def _event_row(event: PartitionEvent) -> tuple[object, ...]:
     return change_text(event), event_text(event)
 
 
-def segment_text(segment: RemoteLogSegmentMetadata) -> str:
-    id = uuid_to_text(segment.remote_log_segment_id.id)
-    return f"{segment.start_offset}-{segment.end_offset} ({id})"
-
-
-def rule_text(deletion: Deletion) -> str:
-    return f"{deletion.reason.value}: {deletion.detail}"
-
-
-def event_text(event: PartitionEvent) -> str:
-    """Format the time, the actor and the reason of an event."""
-    who = event.actor if event.broker_id < 0 else f"{event.actor}, broker {event.broker_id}"
-    words = (
-        event.reason,
-        event.rule_detail,
-        event.plan_id and f"plan {event.plan_id}",
-        event.request_id and f"request {event.request_id}",
-    )
-    why = "; ".join(word for word in words if word)
-    return f"at {time_text(event.at_ms)} by {who}: {why or 'no reason given'}"
-
-
-def deleter_text(facts: PartitionFacts) -> str:
-    """Describe which party deletes due segments, and when."""
-    config = facts.topic.config
-    if config.retention_owner is RetentionOwner.BROKER:
-        return "the broker, by its own retention settings"
-    if facts.kafka is not None:
-        return "Kafka, by its own retention settings: a broker tiers the topic by itself"
-    if config.retention_owner is not RetentionOwner.SWEEP:
-        return "RLM of the leader's broker, with its next pass"
-    if config.sweep_paused:
-        return "no sweep while `sediment.sweep.paused` is set, then the next one"
-    return "the next `sediment sweep retention --apply`"
-
-
-def removal_text(facts: PartitionFacts) -> str | None:
-    """Explain why the whole partition is removed; None if it is not."""
-    state, marked_at_ms = facts.summary.delete_state, facts.summary.marked_at_ms
-    if state is None:
-        return disabled_text(facts.topic.config)
-    since = "" if marked_at_ms is None else f", marked at {time_text(marked_at_ms)}"
-    held = "; not while the topic is on hold" if facts.topic.config.hold else ""
-    when, undo = "", "; only sediment.hold keeps what is left of it"
-    if state is RemotePartitionDeleteState.DELETE_PARTITION_MARKED:
-        undo = "; before that `sediment partitions undelete` takes it back, sediment.hold keeps it"
-        if marked_at_ms is not None:
-            earliest = time_text(marked_at_ms + REMOVAL_GRACE_MS)
-            when = f", not before {earliest} (RLM_DELETION_GRACE_MS, by default)"
-    return (
-        f"{state.value}{since}: any RLM removes all of it, or `sediment sweep removal --apply`"
-        f"{when}, whatever retention says{undo}{held}"
-    )
-
-
-def next_text(facts: PartitionFacts, explanation: PartitionExplanation) -> str:
-    """Format the time at which the next segment is due by time alone."""
-    if explanation.next is None:
-        return "never in the current state: no further segment can expire"
-    return f"{segment_text(explanation.next.segment)}: {verdict_text(facts, explanation.next)}"
-
-
-def size_rule_text(facts: PartitionFacts, explanation: PartitionExplanation) -> str:
-    """Format the bytes that the size rule lacks for the next segment."""
-    if facts.topic.config.retention_bytes == UNLIMITED:
-        return "retention.bytes is not limited"
-    if explanation.size_note or explanation.next is None:
-        return explanation.size_note or "no segment can expire"
-    missing = explanation.next.bytes_missing
-    if missing is None:
-        return "never, however large the partition grows"
-    return f"once the partition is {missing:,} bytes ({size_text(missing)}) larger"
-
-
-def verdict_text(facts: PartitionFacts, explanation: SegmentExplanation) -> str:
-    """Describe whether and when retention deletes the segment, and by which rule."""
-    standing, due, once_clear = explanation.standing, explanation.due, explanation.once_clear
-    if standing is Standing.DUE and due is not None:
-        return f"due now, {rule_text(due.deletion)}; {deleter_text(facts)}"
-    if standing is Standing.LATER and due is not None:
-        return f"due at {_due_text(due)}, if nothing else changes"
-    if standing is Standing.OBSTRUCTED and once_clear is not None:
-        when = "now" if once_clear.at_ms == facts.case.now_ms else f"at {_due_text(once_clear)}"
-        return f"blocked by {_obstacle_text(facts, explanation)}; otherwise due {when}"
-    if standing is Standing.NOT_JUDGED and facts.kafka is not None:
-        return _kafkas_verdict(facts.kafka, explanation.segment)
-    if standing is Standing.NOT_JUDGED:
-        return "; ".join(facts.case.plan().notes)
-    return f"kept: {_why_kept(facts, explanation)}"
-
-
-def _kafkas_verdict(kafka: KafkasPart, segment: RemoteLogSegmentMetadata) -> str:
-    start = kafka.log.log_start_offset
-    if segment.end_offset < start:
-        return f"Kafka is expected to delete it: its log start is {start}, above the segment"
-    return f"kept until Kafka, which owns its retention, deletes it; Kafka's log start is {start}"
-
-
-def deleted_text(facts: SegmentFacts) -> str | None:
-    """Describe why and by which party a segment was deleted; None if no deletion has begun."""
-    marked, last = facts.deletion, facts.events[-1] if facts.events else None
-    if marked is None or last is None:
-        return None
-    if last.to_state == _DELETED:
-        end = f"its objects were deleted at {time_text(last.at_ms)}"
-    else:
-        end = "its objects are being deleted; the next deletion pass finishes it"
-    return f"marked {event_text(marked)}; {end}"
-
-
-def _due_text(due: Due) -> str:
-    return f"{time_text(due.at_ms)}, {rule_text(due.deletion)}"
-
-
-def _obstacle_text(facts: PartitionFacts, explanation: SegmentExplanation) -> str:
-    if facts.topic.config.hold:
-        return "the hold on the topic"
-    copy = explanation.waits_for or explanation.segment
-    what = "its own copy" if copy is explanation.segment else f"the copy of {segment_text(copy)}"
-    if copy.copy_leased:
-        return f"{what}, which is in progress under a lease"
-    until_ms = copy.event_timestamp_ms + DEFAULT_COPY_GRACE_MS
-    return f"{what}, which counts as in progress until it ends, or until {time_text(until_ms)}"
-
-
-def _why_kept(facts: PartitionFacts, explanation: SegmentExplanation) -> str:
-    config, segment = facts.topic.config, explanation.segment
-    if explanation.divergence is not None:
-        return f"off the lineage; deleted once the log start offset is above {segment.end_offset}"
-    if config.retention_ms == UNLIMITED and config.retention_bytes == UNLIMITED:
-        return "neither retention.ms nor retention.bytes is limited"
-    if explanation.bytes_missing is not None:
-        return f"not due before the partition is {explanation.bytes_missing:,} bytes larger"
-    if explanation.waits_for is not None:
-        return f"retention stops before it, at {segment_text(explanation.waits_for)}"
-    return "only retention.bytes is limited, and it cannot be applied now"
-
-
 @app.command()
 def explain(
     topic_partition: TopicPartition,
@@ -368,16 +227,6 @@ def explain(
             _show_removed(manager, name, output)
         else:
             _show_partition(facts, output)
-
-
-def facts_or_none(
-    manager: RemoteLogMetadataManager, name: TopicIdPartition
-) -> PartitionFacts | None:
-    """Read a partition; None if it was removed or never existed."""
-    try:
-        return partition_facts(manager, name)
-    except RemoteResourceNotFoundError:
-        return None
 
 
 def _show_partition(facts: PartitionFacts, output: Format) -> None:
@@ -453,27 +302,6 @@ def _may_have_held(
     found = segment_facts(manager, name, id)
     metadata = None if found is None else found.metadata
     return metadata is None or metadata.start_offset <= offset
-
-
-def explained(facts: PartitionFacts | None, id: UUID) -> SegmentExplanation | None:
-    """Explain a segment; None if retention does not consider it."""
-    segments = () if facts is None else facts.case.segments
-    segment = next((s for s in segments if s.remote_log_segment_id.id == id), None)
-    return None if facts is None or segment is None else explain_segment(facts.case, segment)
-
-
-def verdict_of(
-    facts: PartitionFacts | None, found: SegmentFacts, explanation: SegmentExplanation | None
-) -> str:
-    deleted = deleted_text(found)
-    if deleted is not None:
-        return f"deleted: {deleted}"
-    if facts is None or explanation is None:
-        return "gone: RLMM no longer has it, and the audit trail does not show who deleted it"
-    removal = removal_text(facts)
-    if removal is not None and explanation.standing is not Standing.DUE:
-        return f"goes with its partition: {removal}"
-    return verdict_text(facts, explanation)
 
 
 def _why_nowhere(name: TopicIdPartition, facts: PartitionFacts | None, offset: int) -> str:

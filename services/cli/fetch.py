@@ -43,7 +43,6 @@ from services.cli.output import (
     print_json,
     print_line,
     say,
-    time_text,
     write_bytes,
 )
 from services.cli.record_format import FORMAT_HELP, parse_format
@@ -57,6 +56,7 @@ from services.client.records import (
     raise_unreadable,
 )
 from services.common.inflate import DEFAULT_LIMIT_BYTES
+from services.views.texts import time_text
 
 app = command_group()
 

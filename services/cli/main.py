@@ -15,8 +15,7 @@ from typer.main import get_group
 from services.cli.security import choose_security
 from services.cli.standard_output import guard_standard_output
 
-# Maps each command to its file and the first sentence of its help. A file in another folder, which
-# imports from this one, has its whole name.
+# Maps each command to its file and the first sentence of its help.
 COMMANDS = {
     "up": ("up", "Run PostgreSQL, an S3 server and the services on this machine."),
     "ship": ("ship", "Copy every rolled segment that is not in the tier yet, once."),
@@ -34,7 +33,7 @@ COMMANDS = {
     "verify": ("verify", "Read a partition's segments and verify their checksums."),
     "status": ("status", "Show on one screen whether the tier is well."),
     "top": ("top", "Show topics with tier, growth and what waits, live."),
-    "console": ("services.console.command", "Serve a page about the tier to a browser here."),
+    "console": ("console", "Serve a page about the tier to a browser here."),
     "drain": ("drain", "Let an RLM finish copies and deletions and start none."),
     "doctor": ("doctor", "Check settings, clocks, bucket, database and certificates."),
     "topics": ("topics", "List, configure and delete topics."),
@@ -52,8 +51,7 @@ COMMANDS = {
 def load(name: str) -> TyperCommand | TyperGroup:
     """Import a command from its file."""
     file, _ = COMMANDS[name]
-    module = file if "." in file else f"services.cli.{file}"
-    group = get_group(import_module(module).app)
+    group = get_group(import_module(f"services.cli.{file}").app)
     command = group.commands.get(name, group)
     assert isinstance(command, TyperCommand | TyperGroup)
     return command

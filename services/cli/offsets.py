@@ -27,14 +27,8 @@ from services.cli.connections import (
     connected_rlm,
     find_readable_partition,
 )
-from services.cli.output import (
-    EXIT_FAILED,
-    CommandError,
-    Format,
-    print_json,
-    print_table,
-    time_text,
-)
+from services.cli.output import EXIT_FAILED, CommandError, Format, print_json, print_table
+from services.views.texts import time_text
 
 app = command_group()
 

@@ -34,18 +34,11 @@ from services.cli.connections import (
     connected_rlmm,
     connected_rsm,
 )
-from services.cli.output import (
-    EXIT_FAILED,
-    CommandError,
-    Format,
-    print_json,
-    print_table,
-    say,
-    size_text,
-    time_text,
-)
+from services.cli.output import EXIT_FAILED, CommandError, Format, print_json, print_table, say
 from services.cli.topics import find_topic
 from services.common.retry import replan
+from services.views.texts import size_text, time_text
+from services.views.tier import problem_text
 from services.workflows.deletion import Deleter, begin_deletion, finish_deletion
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
@@ -314,12 +307,6 @@ def as_json(description: PartitionDescription) -> dict[str, object]:
 
 def problem_as_json(problem: Problem) -> dict[str, object]:
     return {**asdict(problem), "kind": problem.kind.value}
-
-
-def problem_text(problem: Problem) -> str:
-    at = "" if problem.offset is None else f" at offset {problem.offset}"
-    held = f"; holds back {problem.held_segments} segment(s)" if problem.held_segments else ""
-    return f"{problem.kind.value}: {problem.path}{at}: {problem.message}{held}"
 
 
 @dataclass(frozen=True)

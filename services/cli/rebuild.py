@@ -17,7 +17,8 @@ from services.cli.connections import (
     Rsm,
     connected_tier,
 )
-from services.cli.output import EXIT_PARTIAL, Format, print_json, print_table, say, time_text
+from services.cli.output import EXIT_PARTIAL, Format, print_json, print_table, say
+from services.views.texts import time_text
 from services.workflows.deployment_state import (
     Head,
     PutBack,

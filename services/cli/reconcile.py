@@ -32,12 +32,12 @@ from services.cli.output import (
     print_json,
     print_table,
     say,
-    size_text,
-    time_text,
 )
 from services.cli.topics import find_topic, known_topics
 from services.common.fair_queue import TokenBucket
 from services.rsm.deadline import BURST_S
+from services.views.texts import size_text, time_text
+from services.views.tier import anomaly_as_json
 from services.workflows.check_documents import (
     SCRUB_KINDS,
     failures_of,
@@ -107,22 +107,6 @@ def _topic_id(manager: RemoteLogMetadataManager, text: str) -> UUID:
         return uuid_from_text(text, "--topic")
     except InvalidRequestError:
         return find_topic(manager, text).topic_id
-
-
-def anomaly_as_json(seen: SeenAnomaly) -> dict[str, object]:
-    anomaly = seen.anomaly
-    return {
-        "kind": anomaly.kind.value,
-        "topic_id": uuid_to_text(anomaly.topic_id),
-        "partition": anomaly.partition,
-        "segment_id": uuid_to_text(anomaly.segment_id),
-        "object_key": anomaly.object_key,
-        "detail": anomaly.detail,
-        "first_seen_ms": seen.first_seen_ms,
-        "last_seen_ms": seen.last_seen_ms,
-        "times_seen": seen.times_seen,
-        "run_id": seen.run_id,
-    }
 
 
 def _anomaly_as_row(seen: SeenAnomaly, names: Mapping[UUID, str]) -> tuple[object, ...]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -10,11 +9,11 @@ import typer
 from services.api.calls import AtRevision
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.partitions import PartitionState, PolledLog
+from services.api.partitions import PartitionState
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
 from services.api.retention import NO_REPORT, Deletion, RetentionPlan
 from services.api.retention_explained import KafkasPart, kafkas_part
-from services.api.topic_config import StoredTopicConfig, TopicConfig
+from services.api.topic_config import StoredTopicConfig
 from services.cli.connections import (
     DataDir,
     JsonOrTable,
@@ -23,14 +22,12 @@ from services.cli.connections import (
     connected_rlmm,
     find_partition,
 )
-from services.cli.output import CommandError, Format, print_json, print_table, say, size_text
-from services.common.retry import replan
-from services.rlm.retention.snapshot import Snapshot, take_snapshot
-from services.rlm.roles.stopping import kept_because
+from services.cli.output import CommandError, Format, print_json, print_table, say
+from services.views.explanation import disabled_text, kafkas_text
+from services.views.partition_facts import kafka_as_json, read_partition
+from services.views.texts import size_text
 
 app = command_group()
-
-MAX_SHOWN_EPOCHS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,67 +119,6 @@ def _evaluate(manager: RemoteLogMetadataManager, name: TopicIdPartition) -> _Eva
     state = AtRevision(snapshot.state, snapshot.revision)
     kafka = kafkas_part(snapshot.segments, snapshot.state)
     return _Evaluated(name, state, topic, snapshot.plan(topic.config), kafka)
-
-
-def read_partition(
-    manager: RemoteLogMetadataManager, name: TopicIdPartition
-) -> tuple[StoredTopicConfig, Snapshot]:
-    """Read everything that retention needs of a partition, at one revision.
-
-    Raises:
-        ConcurrentUpdateError: the partition changes faster than it can be read.
-    """
-    topic = manager.topic_config(name.topic_id)
-    state = partial(manager.partition_state, name)
-    return topic, replan(partial(take_snapshot, manager, name), state)
-
-
-def kafkas_text(kafka: KafkasPart) -> str:
-    """Describe the log of a partition that a broker tiers, and what Kafka will delete of it."""
-    log = kafka.log
-    return (
-        f"polled {kafka.age_ms // 1000} s ago, leader broker {log.broker_id} in epoch "
-        f"{log.leader_epoch}, log start {log.log_start_offset}, high watermark "
-        f"{log.high_watermark}; Kafka is expected to delete {len(kafka.expected)} segments "
-        f"({size_text(kafka.expected_bytes)}) below its log start"
-    )
-
-
-def lineage_text(log: PolledLog) -> str:
-    epochs = log.lineage.entries
-    shown = " ".join(f"{e.leader_epoch}:{e.start_offset}" for e in epochs[-MAX_SHOWN_EPOCHS:])
-    more = len(epochs) - MAX_SHOWN_EPOCHS
-    return f"{more} earlier, {shown}" if more > 0 else shown or "none, nothing is in the tier"
-
-
-def kafka_as_json(kafka: KafkasPart | None) -> dict[str, object] | None:
-    if kafka is None:
-        return None
-    log = kafka.log
-    return {
-        "age_ms": kafka.age_ms,
-        "broker_id": log.broker_id,
-        "leader_epoch": log.leader_epoch,
-        "leader_epochs": [[e.leader_epoch, e.start_offset] for e in log.lineage.entries],
-        "log_start_offset": log.log_start_offset,
-        "high_watermark": log.high_watermark,
-        "expected_deletions": [
-            uuid_to_text(segment.remote_log_segment_id.id) for segment in kafka.expected
-        ],
-        "expected_bytes": kafka.expected_bytes,
-    }
-
-
-def disabled_text(config: TopicConfig) -> str | None:
-    """Explain why all of a topic is deleted if tiering is disabled; None if it is not."""
-    if config.remote_storage_enable is not False or kept_because(config):
-        return None
-    return (
-        "remote.storage.enable=false, remote.log.delete.on.disable=true: its leader's RLM "
-        "deletes all of it, on these settings or when StopPartitions asks for it "
-        "(docs/understand/retention.md), whatever retention would keep; until then "
-        "remote.storage.enable=true undoes it and sediment.hold prevents it"
-    )
 
 
 def _print_summary(found: Sequence[_Evaluated]) -> None:

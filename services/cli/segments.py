@@ -1,6 +1,5 @@
 """List a partition's segments and its audit trail: `sediment segments` and `sediment events`."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -18,7 +17,10 @@ from services.cli.connections import (
     connected_rlmm,
     find_partition,
 )
-from services.cli.output import Format, print_json, print_table, time_text
+from services.cli.output import Format, print_json, print_table
+from services.views.explanation import change_text
+from services.views.partition_facts import event_as_json
+from services.views.texts import time_text
 
 app = command_group()
 
@@ -74,9 +76,6 @@ def _segment_as_row(segment: RemoteLogSegmentMetadata) -> tuple[object, ...]:
     )
 
 
-_NAMED_STATES = ("SEGMENT", "PARTITION_DELETE")
-
-
 @app.command()
 def events(
     topic_partition: TopicPartition,
@@ -107,11 +106,6 @@ def events(
             print_table(f"{tp.topic}-{tp.partition}", columns, map(_event_as_row, found))
 
 
-def event_as_json(event: PartitionEvent) -> dict[str, object]:
-    segment_id = "" if event.segment_id is None else uuid_to_text(event.segment_id)
-    return {**asdict(event), "segment_id": segment_id}
-
-
 def _event_as_row(event: PartitionEvent) -> tuple[object, ...]:
     return (
         event.revision,
@@ -123,17 +117,3 @@ def _event_as_row(event: PartitionEvent) -> tuple[object, ...]:
         event.plan_id or "-",
         event.repeat_count,
     )
-
-
-def change_text(event: PartitionEvent) -> str:
-    """Name the change by its states, and also by its kind if the states are values without
-    names.
-    """
-    if not event.from_state and not event.to_state:
-        # The key of a segment is of no use to people; that of a deleted object is the change.
-        return f"{event.kind} {event.key}" if event.kind == "OBJECT_DELETION" else event.kind
-    if event.from_state:
-        change = f"{event.from_state} to {event.to_state or 'none'}"
-    else:
-        change = event.to_state
-    return change if event.kind in _NAMED_STATES else f"{event.kind} {change}"

@@ -30,13 +30,14 @@ from services.cli.output import (
     print_json,
     print_table,
     say,
-    size_text,
 )
-from services.cli.partitions import problem_as_json, problem_text
+from services.cli.partitions import problem_as_json
 from services.rlm.copy.segment import CopyLimits
 from services.rlm.copy.ship import PartitionShipReport, ShipOutcome, ShipReport, ShipSettings
 from services.rlm.copy.ship import ship as ship_once
 from services.rlm.kafka_log.log_dir import SkippedFolder
+from services.views.texts import size_text
+from services.views.tier import problem_text
 
 app = command_group()
 

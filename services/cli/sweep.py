@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from services.api.retention import REMOVAL_GRACE_MS
 from services.cli.connections import (
     DataDir,
     JsonOrTable,
@@ -21,8 +22,9 @@ from services.cli.connections import (
     command_group,
     security_options,
 )
-from services.cli.output import CommandError, Format, print_table, say, size_text
+from services.cli.output import CommandError, Format, print_table, say
 from services.common.printable import printable
+from services.views.texts import size_text
 from spark_jobs import options
 
 if TYPE_CHECKING:
@@ -107,7 +109,7 @@ def removal(
     data_dir: DataDir = None,
     grace_ms: Annotated[
         int, typer.Option(min=0, help="Skip partitions that were marked less than this ago, ms.")
-    ] = options.REMOVAL_GRACE_MS,
+    ] = REMOVAL_GRACE_MS,
     output: JsonOrTable = Format.TABLE,
     **given: Any,
 ) -> None:

@@ -27,9 +27,10 @@ from services.cli.connections import (
     connected_rlmm,
 )
 from services.cli.endpoints import known_addresses
-from services.cli.output import print_line, size_text, time_text
+from services.cli.output import print_line
 from services.common.client_security import each_address
 from services.rpc.client.probe import now_ms
+from services.views.texts import size_text, time_text
 
 app = command_group()
 

@@ -14,15 +14,9 @@ from services.api.ids import uuid_to_text
 from services.api.partitions import NO_SEGMENTS, SegmentTotals
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.cli.connections import DataDir, JsonOrTable, Rlmm, command_group, connected_rlmm
-from services.cli.output import (
-    EXIT_FAILED,
-    CommandError,
-    Format,
-    print_json,
-    print_table,
-    size_text,
-)
+from services.cli.output import EXIT_FAILED, CommandError, Format, print_json, print_table
 from services.cli.topics import KnownTopic, chosen_topics
+from services.views.texts import size_text
 from services.workflows.tier_usage import (
     DAYS,
     DEFAULT_PART_BYTES,

@@ -11,8 +11,9 @@ from services.api.ids import uuid_to_text
 from services.api.partitions import NO_SEGMENTS, SegmentTotals, Verification, VerificationKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_verifications
 from services.cli.connections import DataDir, JsonOrTable, Rlmm, command_group, connected_rlmm
-from services.cli.output import Format, age_text, print_json, print_table, size_text
+from services.cli.output import Format, print_json, print_table
 from services.cli.topics import KnownTopic, chosen_topics
+from services.views.texts import age_text, size_text
 
 app = command_group()
 

@@ -33,16 +33,9 @@ from services.cli.connections import (
     connected_tier,
     find_partition,
 )
-from services.cli.output import (
-    EXIT_FAILED,
-    EXIT_PARTIAL,
-    Format,
-    print_json,
-    print_table,
-    say,
-    size_text,
-)
+from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, Format, print_json, print_table, say
 from services.cli.reconcile import pace_of, scrub_counter
+from services.views.texts import size_text
 from services.workflows.scrub import Scrub, Scrubbed, ScrubPlan
 from services.workflows.segment_views import StoreView, store_views
 

@@ -1,7 +1,7 @@
 """Define the console's settings, which are environment variables."""
 
 from ipaddress import ip_address
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -28,7 +28,8 @@ class ConsoleSettings(VariableSettings):
     listen_address: Address = Field(
         default="127.0.0.1:0",
         description="Address to serve HTTP on, HOST:PORT; port 0 picks a free port. Without TLS "
-        "HOST must be 127.0.0.1, ::1 or localhost.",
+        "HOST must be 127.0.0.1, ::1 or localhost: every user of this machine sees what the "
+        "console may read.",
     )
     rlmm_address: Target = Field(
         description="Target of RLMM: HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT."
@@ -41,11 +42,6 @@ class ConsoleSettings(VariableSettings):
     rsm_address: OptionalTarget = Field(
         default=None,
         description="Target of RSM, as of RLMM; only its health is shown. Default: none.",
-    )
-    plaintext: bool = Field(
-        default=False,
-        description="Serve HTTP without TLS, to this machine only: every user of it sees what the "
-        "console may read. The console starts only with this or with TLS files.",
     )
     tls_certificate_file: OptionalPath = Field(
         default=None,
@@ -65,9 +61,6 @@ class ConsoleSettings(VariableSettings):
         description="TOML file that grants roles to identities (docs/run/security.md), the same as "
         "that of the services; read again when it changes.",
     )
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        default="INFO", description="Lowest level of log lines that are written to standard error."
-    )
 
     @property
     def has_tls(self) -> bool:
@@ -81,13 +74,6 @@ class ConsoleSettings(VariableSettings):
         missing = [name for name, value in files.items() if value is None]
         if given and missing:
             raise ValueError(f"{given[0]} is set without {' and '.join(missing)}")
-        if given and self.plaintext:
-            raise ValueError(f"CONSOLE_PLAINTEXT=true contradicts {given[0]}: remove one of them")
-        if not given and not self.plaintext:
-            raise ValueError(
-                f"no TLS: set {', '.join(missing)}, or CONSOLE_PLAINTEXT=true to serve every user "
-                "of this machine (docs/run/console.md)"
-            )
         if not given and not is_loopback(self.listen_address):
             raise ValueError(
                 f"CONSOLE_LISTEN_ADDRESS is {self.listen_address}, which other machines may reach: "

@@ -1,6 +1,5 @@
-"""Run the console: `python -m services.console`."""
+"""Run the console: `python -m services.console`. Prints its URL."""
 
-import logging
 import os
 
 from services.common.client_security import SecurityOptions
@@ -8,14 +7,12 @@ from services.common.console_settings import ConsoleSettings
 from services.common.log import configure_logging
 from services.console.serving import serve_console
 
-_log = logging.getLogger("sediment.console")
-
 
 def main() -> None:
     settings = ConsoleSettings.from_environment()
-    configure_logging(settings.log_level)
+    configure_logging("INFO")
     security = SecurityOptions.from_environment(os.environ)
-    serve_console(settings, security.security_for, lambda url: _log.info("listening on %s", url))
+    serve_console(settings, security.security_for, lambda url: print(url, flush=True))
 
 
 if __name__ == "__main__":

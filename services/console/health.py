@@ -8,13 +8,12 @@ from services.api.ids import uuid_to_text
 from services.api.partitions import AnomalyKind, AnomalyQuery
 from services.api.remote_log_manager import CopyLag
 from services.api.remote_log_metadata_manager import all_verifications
-from services.cli.endpoints import Severity, is_ready
-from services.cli.reconcile import anomaly_as_json
-from services.cli.status import Line, Status, lines_of, sweep_as_json
-from services.cli.status_facts import Bounds, TierFacts, tier_facts
 from services.console.access import Viewer
 from services.console.tier import Tier
 from services.console.topics import summaries
+from services.views.endpoints import Severity, is_ready
+from services.views.tier import Line, Status, anomaly_as_json, lines_of, sweep_as_json
+from services.views.tier_facts import Bounds, TierFacts, tier_facts
 
 Json = dict[str, Any]
 

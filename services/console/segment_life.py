@@ -13,18 +13,18 @@ from services.api.partitions import NO_SEGMENTS, EventQuery, PartitionEvent
 from services.api.remote_log_metadata_manager import segments_by_id
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
-from services.cli.explain import event_text, explained, facts_or_none, verdict_of
-from services.cli.explain_facts import (
-    PartitionFacts,
-    SegmentFacts,
-    explanation_as_json,
-    segment_as_json,
-)
-from services.cli.segments import change_text, event_as_json
 from services.console.access import Viewer
 from services.console.tier import Tier
 from services.console.topics import LISTING_AGE_S, summaries
 from services.rsm.layout import CustomMetadata, segment_keys
+from services.views.explanation import change_text, event_text, explained, facts_or_none, verdict_of
+from services.views.partition_facts import (
+    PartitionFacts,
+    SegmentFacts,
+    event_as_json,
+    explanation_as_json,
+    segment_as_json,
+)
 
 Json = dict[str, Any]
 

@@ -9,7 +9,6 @@ import grpc
 
 from services.api.remote_log_manager import RemoteLogManager
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.cli.endpoints import Endpoint
 from services.common.client_security import ClientSecurity, each_address
 from services.common.threads import started_pool
 from services.console.cache import RecentAnswers
@@ -17,6 +16,7 @@ from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.probe import ServiceState, probe
+from services.views.endpoints import Endpoint
 
 _WORKERS = 16
 _KEPT_FACTS = 4

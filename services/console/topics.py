@@ -17,9 +17,9 @@ from services.api.remote_log_metadata_manager import (
     all_partitions,
 )
 from services.api.topic_config import StoredTopicConfig
-from services.cli.partitions import problem_text
 from services.console.access import Viewer
 from services.console.tier import Tier
+from services.views.tier import problem_text
 
 Json = dict[str, Any]
 

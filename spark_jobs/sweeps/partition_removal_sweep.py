@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from services.api.remote_log_metadata_manager import SweepKind
+from services.api.retention import REMOVAL_GRACE_MS
 from services.api.validation import require
 from services.workflows.deletion import Deleter
-from spark_jobs.options import REMOVAL_GRACE_MS, SweepOptions, add_options, options_of
+from spark_jobs.options import SweepOptions, add_options, options_of
 from spark_jobs.sweeps.execution import delete_marked, finish_partitions
 from spark_jobs.sweeps.marking import mark_removals
 from spark_jobs.sweeps.planning import (

@@ -19,9 +19,9 @@ from services.cli.doctor_services import (
     plaintext_finding,
     state_findings,
 )
-from services.cli.endpoints import Endpoint
 from services.common.release import release
 from services.rpc.client.probe import Note, ServiceState
+from services.views.endpoints import Endpoint
 from tests.contract.rlmm.segments import finished
 from tests.harness import served_fixtures
 from tests.harness.processes import RlmmProcess
@@ -84,7 +84,7 @@ def test_settings_database_and_bucket_are_checked_where_the_services_run(
         RSM_DIRECTORY=str(tmp_path),
         RSM_DEPLOYMENT_ID="ours",
         CONSOLE_RLMM_ADDRESS=AWAY,
-        CONSOLE_PLAINTEX="true",
+        CONSOLE_LISTEN_ADRESS="127.0.0.1:0",
         RLM_RSM_ADRESS=AWAY,
     )
     assert code == 2
@@ -96,7 +96,7 @@ def test_settings_database_and_bucket_are_checked_where_the_services_run(
     assert (level, "'theirs'" in text) == ("FAIL", True)
     assert ("OK", "RSM_*: valid") in of("settings", found)
     [unknown] = [text for level, text in of("settings", found) if level == "FAIL"]
-    assert "CONSOLE_PLAINTEX (did you mean CONSOLE_PLAINTEXT?)" in unknown
+    assert "CONSOLE_LISTEN_ADRESS (did you mean CONSOLE_LISTEN_ADDRESS?)" in unknown
     typo = "unknown setting: RLM_RSM_ADRESS (did you mean RLM_RSM_ADDRESS?)"
     assert ("WARN", typo) in of("settings", found)
 

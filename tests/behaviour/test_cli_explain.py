@@ -13,8 +13,8 @@ from services.api.lineage import Lineage
 from services.api.partitions import OffsetGap, PartitionReport, PolledLog
 from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs
-from services.cli.retention import read_partition
 from services.local.postgres import EmbeddedPostgres
+from services.views.partition_facts import read_partition
 from services.workflows.deletion import Deleter, begin_deletion
 from tests.contract.rlmm.segments import (
     BROKER,

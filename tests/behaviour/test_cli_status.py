@@ -20,14 +20,13 @@ from services.api.remote_log_manager import CopyLag
 from services.api.remote_log_metadata_manager import SweepKind, SweepOutcome, SweepRecord
 from services.api.replicas import ReplicaService
 from services.api.segment_batches import MAX_LEASE_MS
-from services.cli import status_facts
-from services.cli.endpoints import Endpoint, Severity
-from services.cli.status import Line, Status, lag_text, lines_of
-from services.cli.status_facts import Bounds, TierFacts, lag_severity, tier_facts
 from services.common.release import release
 from services.rlm.partition import Uncopied
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rpc.client.probe import Note, ServiceState
+from services.views.endpoints import Endpoint, Severity
+from services.views.tier import Line, Status, lag_text, lines_of
+from services.views.tier_facts import Bounds, TierFacts, lag_severity, tier_facts
 from tests.contract.rlmm.segments import DELETE_STARTED, MARKED, add, finished, move, put_deletion
 from tests.contract.rlmm.segments import segment as started
 from tests.harness import served_fixtures
@@ -130,7 +129,7 @@ def test_damage_is_critical_and_what_a_run_repairs_is_not(
 def test_damage_is_seen_behind_any_number_of_other_anomalies(
     rlmm: RlmmProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status_facts, "MAX_PAGE_SIZE", 2)
+    monkeypatch.setattr("services.views.tier_facts.MAX_PAGE_SIZE", 2)
     (orders,) = a_topic("orders", 1)
     kinds = [AnomalyKind.ORPHAN_OBJECTS] * 3 + [AnomalyKind.CORRUPT_OBJECT]
     for number, kind in enumerate(kinds):

@@ -9,10 +9,10 @@ import grpc
 import pytest
 
 from services.api.errors import RemoteStorageError
-from services.cli.endpoints import Severity
-from services.cli.status import lag_text
-from services.cli.status_facts import lag_severity
 from services.rlm.servicer import RemoteLogManagerServicer
+from services.views.endpoints import Severity
+from services.views.tier import lag_text
+from services.views.tier_facts import lag_severity
 from tests.harness.callback_rlm import LEADER, HeldCopies, callback_rlm, send_role, turn
 from tests.harness.retained_log import hourly_log, keep_hours
 from tests.harness.sediment_command import Completed, sediment

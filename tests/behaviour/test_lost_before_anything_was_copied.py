@@ -7,7 +7,7 @@ import pytest
 from services.api.partitions import EventQuery, OffsetGap
 from services.api.remote_log_manager import ProblemKind
 from services.api.remote_log_metadata_manager import all_events
-from services.cli.status import lag_text
+from services.views.tier import lag_text
 from tests.behaviour.test_lost_before_copy import lose_before_copy
 from tests.harness.published import growth
 from tests.harness.retained_log import AT_ONCE, take_turns

@@ -99,7 +99,6 @@ NO_THREAD = "can't start new thread"
 def plain(shown: Shown) -> dict[str, str]:
     addresses = {service: address for service, address, _ in shown.console.tier.channels}
     return {
-        "CONSOLE_PLAINTEXT": "true",
         "CONSOLE_RLMM_ADDRESS": addresses["rlmm"],
         "SEDIMENT_PLAINTEXT": "true",
     }

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from services.api.remote_log_manager import ProblemKind
 from services.api.retention import DeletionReason
 from services.api.segments import RemoteLogSegmentState
-from services.cli.endpoints import Severity
+from services.views.endpoints import Severity
 from tests.printed.fields import (
     Schema,
     boolean,

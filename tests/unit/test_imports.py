@@ -38,9 +38,11 @@ ALLOWED = {
         "services.rlmm",
         "services.rlm",
         "services.local",
+        "services.views",
         "spark_jobs",
     },
-    "services.console": CORE | {"services.cli", "services.local", "services.rpc", "services.rsm"},
+    "services.views": CORE | {"services.rpc", "services.rlm", "services.workflows"},
+    "services.console": CORE | {"services.views", "services.local", "services.rpc", "services.rsm"},
     "spark_jobs": CORE
     | {"services.rpc", "services.workflows", "services.records", "services.local"},
 }

@@ -55,9 +55,9 @@ def test_the_environment_is_no_part_of_the_file(tmp_path: Path) -> None:
         ("RSM_DIRECT_READS=true", "RSM", "RSM_DIRECT_READS=true needs RSM_BACKEND=s3"),
         ("RLMM_PLAINTEXT=false", "RLMM", "no TLS: set RLMM_TLS_CERTIFICATE_FILE"),
         ("RLM_RSM_ADDRESS=rsm:1", "RLM", "RLM_RLMM_ADDRESS: "),
-        ("CONSOLE_PLAINTEXT=true", "CONSOLE", "CONSOLE_RLMM_ADDRESS: "),
+        ("CONSOLE_RSM_ADDRESS=rsm:1", "CONSOLE", "CONSOLE_RLMM_ADDRESS: "),
         ("CONSOLE_RLM_ADRESSES=rlm:1", "CONSOLE", "(did you mean CONSOLE_RLM_ADDRESSES?)"),
-        ("CONSOL_PLAINTEXT=true", "", "did you mean CONSOLE_PLAINTEXT?"),
+        ("CONSOL_RSM_ADDRESS=rsm:1", "", "did you mean CONSOLE_RSM_ADDRESS?"),
     ],
 )
 def test_a_mistake_is_named(tmp_path: Path, line: str, service: str, words: str) -> None:

@@ -8,8 +8,8 @@ from services.api.remote_log_metadata_manager import (
     SweepOutcome,
     SweepRecord,
 )
-from services.cli.endpoints import Severity
-from services.cli.status_facts import TierFacts
+from services.views.endpoints import Severity
+from services.views.tier_facts import TierFacts
 
 RETENTION, REMOVAL = SweepKind.RETENTION, SweepKind.REMOVAL
 

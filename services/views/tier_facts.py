@@ -28,7 +28,7 @@ from services.api.remote_log_metadata_manager import (
     all_verifications,
 )
 from services.api.segments import RemoteLogSegmentState
-from services.cli.endpoints import Severity
+from services.views.endpoints import Severity
 
 MAX_LISTED_PARTITIONS = 50
 """The most partitions whose unfinished segments are read, those with the most first."""

@@ -1,20 +1,16 @@
 """Serve the console for oneself: `sediment console`."""
 
+import os
+import sys
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
-from services.cli.connections import (
-    DataDir,
-    Rlm,
-    Rlmm,
-    Rsm,
-    command_group,
-    security_options,
-)
+from services.cli.connections import DataDir, Rlm, Rlmm, Rsm, command_group, security_options
 from services.cli.endpoints import known_addresses
-from services.cli.output import CommandError, print_line, say
-from services.common.client_security import ClientSecurity
+from services.cli.output import CommandError, say
+from services.common.client_security import each_address
 from services.local.installation import how_to_install
 
 app = command_group()
@@ -43,25 +39,22 @@ def console(
     addresses = known_addresses({"rlmm": rlmm, "rlm": rlm, "rsm": rsm}, data_dir)
     if not addresses["rlmm"]:
         raise CommandError("no address of RLMM is known; pass --rlmm HOST:PORT")
-
-    def security_for(address: str) -> ClientSecurity:
-        return security_options([address], data_dir).security_for(address)
-
-    try:
-        from services.common.console_settings import ConsoleSettings
-        from services.console.serving import serve_console
-    except ModuleNotFoundError as e:
+    if find_spec("starlette") is None:
         raise CommandError(
-            f"{e.name} is not installed; {how_to_install('console', 'install-console')}"
-        ) from e
-    settings = ConsoleSettings.from_environment(
-        {
-            "CONSOLE_LISTEN_ADDRESS": listen,
-            "CONSOLE_PLAINTEXT": "true",
-            "CONSOLE_RLMM_ADDRESS": addresses["rlmm"],
-            "CONSOLE_RLM_ADDRESSES": addresses["rlm"],
-            "CONSOLE_RSM_ADDRESS": addresses["rsm"],
-        }
-    )
+            f"starlette is not installed; {how_to_install('console', 'install-console')}"
+        )
+    given = [each for text in addresses.values() if text for each in each_address(text)]
+    security = security_options(given, data_dir)
+    for address in given:
+        security.security_for(address)
+    others = {name: value for name, value in os.environ.items() if not name.startswith("CONSOLE_")}
+    settings = {
+        "CONSOLE_LISTEN_ADDRESS": listen,
+        "CONSOLE_RLMM_ADDRESS": addresses["rlmm"],
+        "CONSOLE_RLM_ADDRESSES": addresses["rlm"],
+        "CONSOLE_RSM_ADDRESS": addresses["rsm"],
+    }
     say("serving without TLS: every user of this machine sees what you may see; Ctrl-C stops it")
-    serve_console(settings, security_for, lambda url: print_line([url]))
+    sys.stdout.flush()
+    command = [sys.executable, "-m", "services.console"]
+    os.execve(sys.executable, command, {**others, **security.to_environment(), **settings})

@@ -1,6 +1,7 @@
 """Read from RLMM the facts behind `sediment explain`, and build its JSON."""
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from uuid import UUID
 
 from services.api.errors import RemoteResourceNotFoundError
@@ -25,8 +26,8 @@ from services.api.retention_explained import (
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import StoredTopicConfig
-from services.cli.retention import kafka_as_json, read_partition
-from services.cli.segments import event_as_json
+from services.common.retry import replan
+from services.rlm.retention.snapshot import Snapshot, take_snapshot
 
 Json = dict[str, object]
 
@@ -279,3 +280,39 @@ def _report(report: PartitionReport, age_ms: int | None) -> Json:
         "only_local_bytes": report.only_local_bytes,
         "copied_through_offset": report.copied_through_offset,
     }
+
+
+def read_partition(
+    manager: RemoteLogMetadataManager, name: TopicIdPartition
+) -> tuple[StoredTopicConfig, Snapshot]:
+    """Read everything that retention needs of a partition, at one revision.
+
+    Raises:
+        ConcurrentUpdateError: the partition changes faster than it can be read.
+    """
+    topic = manager.topic_config(name.topic_id)
+    state = partial(manager.partition_state, name)
+    return topic, replan(partial(take_snapshot, manager, name), state)
+
+
+def kafka_as_json(kafka: KafkasPart | None) -> dict[str, object] | None:
+    if kafka is None:
+        return None
+    log = kafka.log
+    return {
+        "age_ms": kafka.age_ms,
+        "broker_id": log.broker_id,
+        "leader_epoch": log.leader_epoch,
+        "leader_epochs": [[e.leader_epoch, e.start_offset] for e in log.lineage.entries],
+        "log_start_offset": log.log_start_offset,
+        "high_watermark": log.high_watermark,
+        "expected_deletions": [
+            uuid_to_text(segment.remote_log_segment_id.id) for segment in kafka.expected
+        ],
+        "expected_bytes": kafka.expected_bytes,
+    }
+
+
+def event_as_json(event: PartitionEvent) -> dict[str, object]:
+    segment_id = "" if event.segment_id is None else uuid_to_text(event.segment_id)
+    return {**asdict(event), "segment_id": segment_id}
