@@ -29,7 +29,7 @@ import org.apache.kafka.server.log.remote.storage.RemoteStorageManager.IndexType
 
 /**
  * Calls RSM and RLMM through the plugin without a pause, from several threads each, as a broker
- * does. Arguments: endpoints of RSM, endpoints of RLMM, threads for each, a directory. For each line
+ * does. Arguments: the targets of RSM and of RLMM, threads for each, a directory. For each line
  * of its input it prints "ROUNDS FAILED_ROUNDS FAILED_CALLS REPEATS", the last two of them from the
  * plugin's metrics; each failure is printed on standard error.
  */
@@ -111,9 +111,9 @@ public final class RollingCalls {
         }
     }
 
-    private static Map<String, Object> settings(String endpoints) {
+    private static Map<String, Object> settings(String target) {
         return Map.of(
-            "endpoint", endpoints, "security.protocol", "PLAINTEXT", "node.id", 1, "broker.id", 1);
+            "endpoint", target, "security.protocol", "PLAINTEXT", "node.id", 1, "broker.id", 1);
     }
 
     private static TopicIdPartition partition() {

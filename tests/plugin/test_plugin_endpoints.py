@@ -1,4 +1,4 @@
-"""An endpoint that is wrong costs the tiering and nothing else, and one of several costs nothing;
+"""An endpoint that is wrong costs the tiering and nothing else;
 settings that cannot be right stop the broker at its start, with a line that names the property."""
 
 import re
@@ -72,27 +72,6 @@ def test_wrong_endpoint_stops_only_tiering(
         assert [r.value for r in consumed(put_right.deployment.cluster, partition.name)] == values
         put_right.assert_finished_is_complete()
         put_right.assert_every_object_has_a_row()
-
-
-def test_another_service_among_the_endpoints_costs_no_attempt(
-    directory: Path, right: dict[str, str], services: World
-) -> None:
-    both = f"{services.rlmm.address},{services.rsm.address}"
-    settings = {**right, "rsm.config.endpoint": both, "rlmm.config.endpoint": both}
-    with kafka_broker(directory, settings) as broker:
-        deployment = Deployment(broker, services)
-        partition = deployment.create_one("mixed", local_retention_bytes="1")
-        values = partition.produce()
-        partition.wait_until_tiered()
-        partition.wait_until_only_active_is_local()
-        assert [r.value for r in consumed(deployment.cluster, partition.name)] == values
-        assert partition.rows() == partition.finished()
-        warnings = [line for line in deployment.broker_log() if "another service" in line]
-        assert len(warnings) == 2
-        for service, address in (("RSM", services.rlmm.address), ("RLMM", services.rsm.address)):
-            (warning,) = (line for line in warnings if f"{service} at" in line)
-            assert f"another service listens at {address} (" in warning
-        assert [line for line in deployment.broker_log() if "does not serve" in line] == []
 
 
 @pytest.mark.parametrize(

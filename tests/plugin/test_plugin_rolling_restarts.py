@@ -115,7 +115,7 @@ def pairs(
 
 @pytest.fixture
 def caller(jar: Path, pairs: tuple[Pair, Pair], tmp_path: Path) -> Iterator[Caller]:
-    rsm, rlmm = (",".join(service.address for service in pair) for pair in pairs)
+    rsm, rlmm = ("ipv4:" + ",".join(service.address for service in pair) for pair in pairs)
     started = Caller(jar, rsm, rlmm, tmp_path)
     yield started
     started.end()

@@ -17,7 +17,10 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.LongAdder;
 
-/** Counts a service's calls, by RPC, in JMX and for Kafka's metrics of the plugin. Thread-safe. */
+/**
+ * Counts a service's calls, by RPC, in JMX and for Kafka's metrics of the plugin, and tells an
+ * observer how they end. Thread-safe.
+ */
 final class CallFigures implements ClientInterceptor, AutoCloseable {
     /** Which attempt of its caller a call is; {@link Attempt#ONLY} if it is not set. */
     static final CallOptions.Key<Attempt> ATTEMPT =
@@ -26,6 +29,7 @@ final class CallFigures implements ClientInterceptor, AutoCloseable {
     private final Map<String, Figures> figures = new ConcurrentHashMap<>();
     private final String service;
     private final String broker;
+    private final Observer observer;
     private volatile Optional<PluginFigures> published = Optional.empty();
 
     /** The attempts of a call that its caller, and not gRPC, repeats. */
@@ -34,6 +38,15 @@ final class CallFigures implements ClientInterceptor, AutoCloseable {
         /** Repeated if {@link Failures#isLost} holds after the headers, before a message. */
         FIRST,
         REPEAT
+    }
+
+    /** Sees the answers of all calls, in their threads. */
+    interface Observer {
+        /** Sees that a service has sent a message. */
+        void answered();
+
+        /** Sees the end of a call of an RPC. */
+        void ended(String call, Status status, Metadata trailers);
     }
 
     /** The figures of one RPC. */
@@ -79,9 +92,10 @@ final class CallFigures implements ClientInterceptor, AutoCloseable {
      * @param service the service's short name, for the names in JMX
      * @param broker the broker's id, for the same
      */
-    CallFigures(String service, String broker) {
+    CallFigures(String service, String broker, Observer observer) {
         this.service = service;
         this.broker = broker;
+        this.observer = observer;
     }
 
     /** Publishes the figures of each RPC from its first call on. */
@@ -102,7 +116,8 @@ final class CallFigures implements ClientInterceptor, AutoCloseable {
         Attempt attempt = options.getOption(ATTEMPT);
         (attempt == Attempt.REPEAT ? counted.repeats : counted.calls).increment();
         CallOptions observed = options.withStreamTracerFactory(new Repeats(counted));
-        return new CountedCall<>(next.newCall(method, observed), counted, attempt);
+        return new CountedCall<>(
+            next.newCall(method, observed), method.getBareMethodName(), counted, attempt);
     }
 
     /** Removes the figures from JMX; call it when no call can begin any more. */
@@ -112,8 +127,9 @@ final class CallFigures implements ClientInterceptor, AutoCloseable {
     }
 
     /** Counts the end of one call. */
-    private static final class CountedCall<ReqT, RespT>
+    private final class CountedCall<ReqT, RespT>
         extends SimpleForwardingClientCall<ReqT, RespT> {
+        private final String name;
         private final Figures counted;
         private final Attempt attempt;
         private final long beganNanos = System.nanoTime();
@@ -121,8 +137,11 @@ final class CallFigures implements ClientInterceptor, AutoCloseable {
         private volatile boolean hasHeaders;
         private volatile boolean hasMessage;
 
-        CountedCall(ClientCall<ReqT, RespT> call, Figures counted, Attempt attempt) {
+        CountedCall(
+            ClientCall<ReqT, RespT> call, String name, Figures counted, Attempt attempt
+        ) {
             super(call);
+            this.name = name;
             this.counted = counted;
             this.attempt = attempt;
         }
@@ -139,6 +158,7 @@ final class CallFigures implements ClientInterceptor, AutoCloseable {
                 @Override
                 public void onMessage(RespT message) {
                     hasMessage = true;
+                    observer.answered();
                     super.onMessage(message);
                 }
 
@@ -149,6 +169,7 @@ final class CallFigures implements ClientInterceptor, AutoCloseable {
                     }
                     counted.timeMs.add(
                         TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - beganNanos));
+                    observer.ended(name, status, trailers);
                     super.onClose(status, trailers);
                 }
             }, headers);

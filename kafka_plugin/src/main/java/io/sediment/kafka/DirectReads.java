@@ -25,7 +25,7 @@ import org.slf4j.LoggerFactory;
 final class DirectReads implements ChunkSource, DirectReadsMXBean, AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(DirectReads.class);
     private static final long RETRY_NANOS = TimeUnit.MINUTES.toNanos(1);
-    // An RSM without the RPC may be upgraded, or direct reads be turned on there.
+    // Direct reads may be turned on in RSM meanwhile.
     private static final long UNIMPLEMENTED_RETRY_NANOS = TimeUnit.MINUTES.toNanos(10);
     private static final int MAX_OPENED_LOGS = 256;
 
@@ -226,7 +226,7 @@ final class DirectReads implements ChunkSource, DirectReadsMXBean, AutoCloseable
         pausedUntilNanos = Optional.of(clock.getAsLong() + UNIMPLEMENTED_RETRY_NANOS);
         if (!isUnimplementedSaid) {
             isUnimplementedSaid = true;
-            LOG.info("logs are read through RSM, which gives no URLs: upgrade RSM and set"
+            LOG.info("logs are read through RSM, which gives no URLs: set"
                 + " RSM_DIRECT_READS=true there, or rsm.config.direct.reads=false here. {}",
                 e.getMessage());
         }

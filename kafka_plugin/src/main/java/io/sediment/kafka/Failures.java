@@ -10,6 +10,7 @@ import io.grpc.protobuf.StatusProto;
 import java.util.EnumSet;
 import java.util.Optional;
 import java.util.Set;
+import java.util.stream.Collectors;
 
 import org.apache.kafka.server.log.remote.storage.RemoteResourceNotFoundException;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
@@ -57,7 +58,7 @@ final class Failures {
         return new RetriableRemoteStorageException(service + ", " + call + ": interrupted", cause);
     }
 
-    /** Makes the exception for an answer that cannot be read, such as a newer server's. */
+    /** Makes the exception for an answer that cannot be read. */
     RemoteStorageException ofAnswer(String call, String complaint, Throwable cause) {
         return new RemoteStorageException(
             service + ", " + call + ": unreadable answer: " + complaint, cause);
@@ -79,16 +80,6 @@ final class Failures {
     }
 
     /**
-     * Returns whether a server answered that does not have the service, or is of an earlier release
-     * without the RPC.
-     */
-    static boolean isOfAnotherService(Throwable cause) {
-        return cause instanceof StatusException failure
-            && failure.getStatus().getCode() == Status.Code.UNIMPLEMENTED
-            && reason(failure).isEmpty();
-    }
-
-    /**
      * Returns whether the service could not be reached in time, or cannot reach its database. A
      * service that refuses the call, or is too busy for it, is there.
      */
@@ -101,17 +92,21 @@ final class Failures {
             };
     }
 
-    /** Formats a status: {@code UNAVAILABLE: description (cause)}. */
+    /** Formats a status in one line: {@code UNAVAILABLE: description (innermost cause)}. */
     static String describe(Status status) {
         StringBuilder text = new StringBuilder(status.getCode().name());
         if (status.getDescription() != null) {
             text.append(": ").append(status.getDescription());
         }
         // Netty's description is "io exception"; the cause has the rest: "connection refused".
-        if (status.getCause() != null && status.getCause().getMessage() != null) {
-            text.append(" (").append(status.getCause().getMessage()).append(')');
+        Throwable cause = status.getCause();
+        while (cause != null && cause.getCause() != null) {
+            cause = cause.getCause();
         }
-        return text.toString();
+        if (cause != null && cause.getMessage() != null) {
+            text.append(" (").append(cause.getMessage()).append(')');
+        }
+        return text.toString().lines().map(String::strip).collect(Collectors.joining(" "));
     }
 
     private enum Verdict { NOT_FOUND, RETRIABLE, PERMANENT }
@@ -127,9 +122,9 @@ final class Failures {
             case "REMOTE_RESOURCE_NOT_FOUND" -> Verdict.NOT_FOUND;
             case "RETRIABLE_REMOTE_STORAGE_ERROR", "THROTTLED", "CONCURRENT_UPDATE" ->
                 Verdict.RETRIABLE;
-            // A reason that this release does not know is judged by its status. If the status does
-            // not ask for a retry, the error is permanent, so that an operator sees it: Kafka logs
-            // retriable ones at DEBUG, and each of them leaves a copy behind.
+            // Of all others the status decides. If it does not ask for a retry, the error is
+            // permanent, so that an operator sees it: Kafka logs retriable ones at DEBUG, and each
+            // of them leaves a copy behind.
             default -> switch (code) {
                 case UNAVAILABLE, RESOURCE_EXHAUSTED, ABORTED -> Verdict.RETRIABLE;
                 default -> Verdict.PERMANENT;

@@ -34,7 +34,7 @@ final class LookUpWatch implements AutoCloseable {
     private static final long READ_TIMEOUT_MS = 500;
     private static final long FIRST_BACKOFF_MS = 200;
     private static final long MAX_BACKOFF_MS = 5_000;
-    // After a failure that a retry does not mend: a release without watches, a missing grant.
+    // After a failure that a retry does not mend: a missing grant.
     static final long REFUSED_BACKOFF_MS = 60_000;
     private static final long CLOSE_TIMEOUT_MS = 5_000;
 
@@ -124,11 +124,11 @@ final class LookUpWatch implements AutoCloseable {
             watch();
         } catch (StatusException e) {
             String why = Failures.describe(e.getStatus());
-            if (e.getStatus().getCode() == Status.Code.UNIMPLEMENTED || Failures.isPermanent(e)) {
+            if (Failures.isPermanent(e)) {
                 if (!isRefusalLogged) {
                     LOG.info("RLMM refuses to watch the broker's partitions: {}; calling it for"
-                        + " each look-up and watching again each minute; upgrade RLMM, or grant the"
-                        + " broker's identity the role reader for all its topics", why);
+                        + " each look-up and watching again each minute; grant the broker's"
+                        + " identity the role reader for all its topics", why);
                 }
                 isRefusalLogged = true;
                 pause(refusedBackoffMs);

@@ -26,16 +26,15 @@ final class MetadataService implements AutoCloseable {
     // Each task of each partition calls before each run, and the answer is the same for all.
     private static final long READINESS_NANOS = TimeUnit.SECONDS.toNanos(1);
     /**
-     * Repeats a change, within its deadline, while RLMM is away, stops, or is full, or if another
-     * service answers. All changes are idempotent, and if one fails, Kafka copies the whole segment again.
+     * Repeats a change, within its deadline, while RLMM is away, stops, or is full. All changes are
+     * idempotent, and if one fails, Kafka copies the whole segment again.
      */
     private static final Map<String, ?> REPEAT_CHANGES = Map.of(
         "maxAttempts", 20.0,
         "initialBackoff", "0.5s",
         "maxBackoff", "3s",
         "backoffMultiplier", 2.0,
-        "retryableStatusCodes",
-        List.of("UNAVAILABLE", "CANCELLED", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED"));
+        "retryableStatusCodes", List.of("UNAVAILABLE", "CANCELLED", "RESOURCE_EXHAUSTED"));
     private static final Map<String, ?> REPEATS = Map.of("methodConfig", List.of(
         Map.of(
             "name", List.of(Map.of("service", RemoteLogMetadataManagerGrpc.SERVICE_NAME)),

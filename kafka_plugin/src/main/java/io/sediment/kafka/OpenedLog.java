@@ -32,8 +32,7 @@ final class OpenedLog {
      * Reads an answer of OpenLogSegment.
      *
      * @param askedNanos when the call was sent
-     * @throws IllegalArgumentException if the answer does not describe this segment's log, or not
-     *     in a form that this release can read
+     * @throws IllegalArgumentException if the answer does not describe this segment's log
      */
     static OpenedLog of(
         RemoteLogSegmentMetadata segment, OpenLogSegmentResponse answer, long askedNanos

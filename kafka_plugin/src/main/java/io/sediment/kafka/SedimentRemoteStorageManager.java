@@ -41,9 +41,6 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager,
     private static final int OPEN_TIMEOUT_MS = 5_000;
     // A server that stops closes its connections meanwhile, so that the repeat goes to another one.
     private static final long REPEAT_PAUSE_MS = 50;
-
-    // A copy at another service's endpoint has begun nowhere.
-    private static final int MAX_COPY_ATTEMPTS = 3;
     private static final long FREE_EVERY_MS = 60_000;
 
     // Without copies: gRPC would hold their bytes in memory for a repeat.
@@ -103,17 +100,9 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager,
     ) throws RemoteStorageException {
         Objects.requireNonNull(metadata, "metadata");
         Objects.requireNonNull(data, "data");
-        for (int attempt = 1; ; attempt++) {
-            Patience patience = Patience.withCopy(config.progressTimeoutMs());
-            try {
-                return new SegmentCopy(stub(patience).copyLogSegmentData(), failures(), patience)
-                    .run(metadata, data);
-            } catch (RetriableRemoteStorageException e) {
-                if (attempt == MAX_COPY_ATTEMPTS || !Failures.isOfAnotherService(e.getCause())) {
-                    throw e;
-                }
-            }
-        }
+        Patience patience = Patience.withCopy(config.progressTimeoutMs());
+        return new SegmentCopy(stub(patience).copyLogSegmentData(), failures(), patience)
+            .run(metadata, data);
     }
 
     /**

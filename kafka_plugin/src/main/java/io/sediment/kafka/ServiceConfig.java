@@ -36,7 +36,7 @@ abstract class ServiceConfig extends AbstractConfig {
 
     private final String prefix;
     private final String broker;
-    private final List<Endpoint> endpoints;
+    private final String target;
     private final int requestTimeoutMs;
 
     /** @throws ConfigException naming the property at fault in full, prefix included */
@@ -50,7 +50,7 @@ abstract class ServiceConfig extends AbstractConfig {
             .map(String::valueOf)
             .orElse("-1");
         requireKnown(definition, prefix, configs.keySet());
-        endpoints = Endpoint.parseAll(getString(prefix + ENDPOINT));
+        target = getString(prefix + ENDPOINT);
         requestTimeoutMs = getInt(prefix + REQUEST_TIMEOUT_MS);
         requireProtocolAndItsFiles();
     }
@@ -62,11 +62,11 @@ abstract class ServiceConfig extends AbstractConfig {
                 ConfigDef.Type.STRING,
                 ConfigDef.NO_DEFAULT_VALUE,
                 ConfigDef.LambdaValidator.with(
-                    ServiceConfig::requireEndpoints,
-                    () -> "host:port, an IPv6 address in brackets; several with commas"),
+                    ServiceConfig::requireTarget,
+                    () -> "host:port, dns:///host:port or ipv4:address:port,address:port"),
                 ConfigDef.Importance.HIGH,
-                "Where " + service + " listens: host:port, an IPv6 address in brackets; several"
-                    + " with commas between them.")
+                "Where " + service + " listens: host:port, an IPv6 address in brackets, or another"
+                    + " target of gRPC.")
             .define(
                 prefix + SECURITY_PROTOCOL,
                 ConfigDef.Type.STRING,
@@ -106,14 +106,9 @@ abstract class ServiceConfig extends AbstractConfig {
         return broker;
     }
 
-    /** Returns the endpoints of the service, at least one. */
-    List<Endpoint> endpoints() {
-        return endpoints;
-    }
-
-    /** Names the property of the endpoints, for messages. */
-    String endpointProperty() {
-        return prefix + ENDPOINT;
+    /** Returns where the service listens, as gRPC reads it. */
+    String target() {
+        return target;
     }
 
     /** Names the property that chooses between TLS and plaintext, for messages. */
@@ -183,9 +178,9 @@ abstract class ServiceConfig extends AbstractConfig {
         }
     }
 
-    private static void requireEndpoints(String name, Object value) {
+    private static void requireTarget(String name, Object value) {
         try {
-            Endpoint.parseAll((String) value);
+            Target.require((String) value);
         } catch (IllegalArgumentException e) {
             throw new ConfigException(name, value, e.getMessage());
         }

@@ -58,7 +58,7 @@ class DirectModeTest {
     }
 
     @Test
-    void rsmOfAnEarlierReleaseIsNoFailure() throws Exception {
+    void rsmWithoutDirectReadsIsNoFailure() throws Exception {
         List<String> lines = LogLines.during(() -> {
             manager.configure(server.settings("broker.id", 9, "direct.reads", "true"));
             assertArrayEquals(log, readAll());

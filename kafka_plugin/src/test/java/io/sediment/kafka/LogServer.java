@@ -128,8 +128,7 @@ final class LogServer extends RemoteStorageManagerImplBase {
         OpenLogSegmentRequest request, StreamObserver<OpenLogSegmentResponse> answer
     ) {
         if (store.isEmpty()) {
-            // As an RSM of an earlier release, which does not have the RPC.
-            super.openLogSegment(request, answer);
+            answer.onError(LocalServer.refusal(Status.Code.UNIMPLEMENTED, "NOT_SERVED"));
             return;
         }
         String id = request.getMetadata().getRemoteLogSegmentId().getId();

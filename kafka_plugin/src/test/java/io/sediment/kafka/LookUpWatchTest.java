@@ -127,7 +127,8 @@ class LookUpWatchTest {
             WatchPartitionsRequest request, StreamObserver<WatchPartitionsResponse> answer
         ) {
             if (refusals.getAndUpdate(left -> Math.max(left - 1, 0)) > 0) {
-                answer.onError(Status.UNIMPLEMENTED.asRuntimeException());
+                answer.onError(
+                    LocalServer.refusal(Status.Code.PERMISSION_DENIED, "PERMISSION_DENIED"));
                 return;
             }
             watcher = answer;

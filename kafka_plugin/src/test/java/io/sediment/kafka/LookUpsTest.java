@@ -172,19 +172,19 @@ class LookUpsTest {
     }
 
     @Test
-    void releaseWithoutWatchesIsAskedForEachLookUp() throws Exception {
+    void refusedWatchLetsEachLookUpCallRlmm() throws Exception {
         rlmm.hasWatches = false;
-        List<String> lines = LogLines.during(() -> {
+        LogLines.during(lines -> {
             lead();
-            assertEventually(() -> rlmm.refusedWatches.get() == 1, "the watch is refused");
+            assertEventually(() -> lines.get().size() == 1, "the watch is refused");
             assertEquals(Optional.of(SEGMENT), lookUp(120));
             assertEquals(Optional.of(SEGMENT), lookUp(120));
             manager.close();
-        });
 
-        assertEquals(2, rlmm.lookUps.get());
-        assertEquals(1, lines.size(), lines::toString);
-        assertTrue(lines.get(0).contains("calling it for each look-up"), lines::toString);
+            assertEquals(2, rlmm.lookUps.get());
+            assertEquals(1, lines.get().size(), lines.get()::toString);
+            assertTrue(lines.get().get(0).contains("calling it for each look-up"));
+        });
     }
 
     /** Leads the partition and waits for the watch's first message, of revision 5. */
@@ -241,7 +241,6 @@ class LookUpsTest {
     /** What the tests tell the server to do, and what it saw. */
     private static final class Rlmm extends RemoteLogMetadataManagerImplBase {
         private final List<WatchPartitionsRequest> watches = new CopyOnWriteArrayList<>();
-        private final AtomicInteger refusedWatches = new AtomicInteger();
         private final AtomicInteger lookUps = new AtomicInteger();
         private final AtomicInteger nexts = new AtomicInteger();
         private volatile boolean hasWatches = true;
@@ -264,8 +263,7 @@ class LookUpsTest {
             WatchPartitionsRequest request, StreamObserver<WatchPartitionsResponse> answer
         ) {
             if (!hasWatches) {
-                refusedWatches.incrementAndGet();
-                answer.onError(Status.UNIMPLEMENTED.asRuntimeException());
+                answer.onError(LocalServer.refusal(Status.Code.FAILED_PRECONDITION, "REFUSED"));
                 return;
             }
             watcher = answer;

@@ -77,27 +77,6 @@ class SedimentRemoteStorageManagerTest {
     }
 
     @Test
-    void copiesAndDeletionsGoOnWhileTwoOfThreeEndpointsAreAnotherService() throws Exception {
-        manager.close();
-        manager = new SedimentRemoteStorageManager();
-        try (LocalServer one = new LocalServer(new RemoteLogMetadataManagerImplBase() { });
-            LocalServer other = new LocalServer(new RemoteLogMetadataManagerImplBase() { })) {
-            manager.configure(server.settings("endpoint",
-                one.endpoint() + "," + server.endpoint() + "," + other.endpoint()));
-            List<String> lines = LogLines.during(() -> {
-                for (int copy = 0; copy < 6; copy++) {
-                    manager.copyLogSegmentData(Samples.SEGMENT, segment(random(2 * MIB)));
-                    manager.deleteLogSegmentData(Samples.SEGMENT);
-                }
-            });
-            assertEquals(2, lines.stream().filter(line -> line.contains("another service")).count(),
-                lines::toString);
-            assertTrue(lines.stream().noneMatch(line -> line.contains("does not serve")),
-                lines::toString);
-        }
-    }
-
-    @Test
     void copySendsEachFileWholeAndInOrder() throws Exception {
         byte[] log = random(2 * MIB + 17);
         rsm.customMetadata = ByteString.copyFromUtf8("custom");

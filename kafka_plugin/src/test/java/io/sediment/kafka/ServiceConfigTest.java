@@ -20,41 +20,23 @@ import org.junit.jupiter.params.provider.ValueSource;
 
 class ServiceConfigTest {
     @ParameterizedTest
-    @CsvSource({
-        "rsm.example.com:9090, rsm.example.com, 9090",
-        "127.0.0.1:1, 127.0.0.1, 1",
-        "[2001:db8::1]:65535, 2001:db8::1, 65535",
-    })
-    void endpointIsHostAndPort(String text, String host, int port) {
-        StorageManagerConfig config = storage("endpoint", text);
-
-        assertEquals(List.of(new Endpoint(host, port)), config.endpoints());
-        assertEquals(text, Endpoint.join(config.endpoints()));
-    }
-
-    @Test
-    void severalEndpointsHaveCommasBetweenThem() {
-        assertEquals(
-            List.of(new Endpoint("a", 1), new Endpoint("2001:db8::1", 2), new Endpoint("b", 1)),
-            storage("endpoint", "a:1, [2001:db8::1]:2,b:1").endpoints());
+    @ValueSource(strings = {"rsm.example.com:9090", "127.0.0.1:1", "[2001:db8::1]:65535",
+        "dns:///rsm:9090", "ipv4:127.0.0.1:1", "ipv4:192.0.2.1:1,192.0.2.1:2"})
+    void endpointIsATargetOfGrpc(String text) {
+        assertEquals(text, storage("endpoint", text).target());
     }
 
     @ParameterizedTest
     @ValueSource(strings = {"", "rsm", "rsm:", ":9090", "rsm:0", "rsm:65536", "rsm:port",
         "http://rsm:9090", "rsm:9090/", "me@rsm:9090", "2001:db8::1:9090", "a b:1", "rsm:1?q",
-        "a:1,b:1,a:1"})
+        "a:1,b:1", "dns:rsm:1", "dns:///rsm", "ipv4:rsm:1", "ipv4:192.0.2.1:1,",
+        "ipv4:192.0.2.1:1,192.0.2.1", "ipv4:192.0.2.1:1,192.0.2.1:1"})
     void malformedEndpointIsRefusedByItsFullName(String text) {
         ConfigException failure = assertThrows(
             ConfigException.class, () -> storage("endpoint", text));
 
         assertTrue(failure.getMessage().contains("rsm.config.endpoint"), failure.getMessage());
         assertTrue(failure.getMessage().contains("'" + text + "'"), failure.getMessage());
-    }
-
-    @ParameterizedTest
-    @ValueSource(strings = {"a:1,", ",a:1", "a:1,b"})
-    void malformedEndpointAmongOthersIsRefused(String text) {
-        assertRefused(Map.of("endpoint", text), "rsm.config.endpoint", "' is not host:port");
     }
 
     @Test

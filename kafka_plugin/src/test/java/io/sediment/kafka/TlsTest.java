@@ -90,28 +90,13 @@ class TlsTest {
     }
 
     @Test
-    void eachEndpointNeedsACertificateOfItsOwnHost() throws Exception {
-        try (LocalServer named = new LocalServer(
-            rsm, Optional.of(authority.server(authority.issue("rsm-1", "localhost"))))) {
-            String localhost = named.endpoint().replace("127.0.0.1", "localhost");
-            Map<String, Object> settings = server.settings(directory);
-            settings.put("endpoint", server.endpoint() + "," + localhost);
-            manager = new SedimentRemoteStorageManager();
-            manager.configure(settings);
+    void addressOfAListNeedsACertificateOfItsOwn() throws Exception {
+        Map<String, Object> settings = server.settings(directory);
+        settings.put("endpoint", "ipv4:" + server.endpoint());
+        manager = new SedimentRemoteStorageManager();
+        manager.configure(settings);
 
-            assertEventually(() -> deletes() && server.peers().size() == 1
-                && named.peers().size() == 1, "both are connected");
-            server.stop();
-            manager.deleteLogSegmentData(Samples.SEGMENT);
-            server.startAgain();
-            manager.close();
-
-            settings.put("endpoint", localhost.replace("localhost", "127.0.0.1"));
-            manager = new SedimentRemoteStorageManager();
-            manager.configure(settings);
-            assertThrows(RetriableRemoteStorageException.class,
-                () -> manager.deleteLogSegmentData(Samples.SEGMENT));
-        }
+        manager.deleteLogSegmentData(Samples.SEGMENT);
     }
 
     @Test
@@ -127,8 +112,7 @@ class TlsTest {
     void serverOfAnotherAuthorityIsRefused() throws Exception {
         new TestAuthority().writeTo(directory);
 
-        assertFails("the certificate of RSM is refused: check it and rsm.config.ssl.ca.file="
-            + file("ca.crt"), "unable to find valid certification path");
+        assertFails("unable to find valid certification path");
     }
 
     @Test
@@ -136,7 +120,7 @@ class TlsTest {
         serve(authority.issue("rsm", TestAuthority.keys("EC", 256),
             Instant.now().minus(Duration.ofHours(2)), "127.0.0.1"));
 
-        assertFails("the certificate of RSM is refused", "NotAfter", "rsm.config.ssl.ca.file");
+        assertFails("NotAfter");
     }
 
     @Test
@@ -144,15 +128,14 @@ class TlsTest {
         serve(authority.issue(
             "rsm", TestAuthority.keys("EC", 256), Instant.now(), "192.0.2.1"));
 
-        assertFails("the certificate of RSM is refused", "matching IP address 127.0.0.1");
+        assertFails("matching IP address 127.0.0.1");
     }
 
     @Test
     void clientOfAnotherAuthorityIsRefusedByTheServer() throws Exception {
         new TestAuthority().issue("broker").writeTo(directory);
 
-        assertFails("TLS handshake failed", "rsm.config.ssl.certificate.file=" + file("tls.crt"),
-            "RSM trusts its authority (RSM_TLS_CLIENT_CA_FILE");
+        assertFails("certificate");
     }
 
     @Test
@@ -160,7 +143,7 @@ class TlsTest {
         expired().writeTo(directory);
 
         List<String> lines = LogLines.during(() ->
-            assertFails("TLS handshake failed", "rsm.config.ssl.certificate.file"));
+            assertFails("certificate"));
 
         assertTrue(lines.get(0).contains("WARN"), lines::toString);
         assertTrue(lines.get(0).contains(file("tls.crt") + ": the certificate expired at"),
@@ -172,11 +155,11 @@ class TlsTest {
         server.stop();
         server.startAgain(Optional.empty());
 
-        assertFails("the answer is not TLS", "rsm.config.security.protocol=PLAINTEXT");
+        assertFails("not an SSL/TLS record");
     }
 
     @Test
-    void plaintextToAServerWithTlsSaysWhatToSet() {
+    void plaintextToAServerWithTlsNamesTheServer() {
         manager = new SedimentRemoteStorageManager();
         manager.configure(
             Map.of("endpoint", server.endpoint(), "security.protocol", "PLAINTEXT"));
@@ -185,7 +168,7 @@ class TlsTest {
             () -> manager.deleteLogSegmentData(Samples.SEGMENT));
 
         assertContains(failure, server.endpoint());
-        assertContains(failure, "rsm.config.security.protocol=SSL");
+        assertContains(failure, "UNAVAILABLE");
     }
 
     @Test
