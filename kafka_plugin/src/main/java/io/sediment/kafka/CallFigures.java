@@ -11,16 +11,12 @@ import io.grpc.Metadata;
 import io.grpc.MethodDescriptor;
 import io.grpc.Status;
 import java.util.Map;
-import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.LongAdder;
 
-/**
- * Counts a service's calls, by RPC, in JMX and for Kafka's metrics of the plugin, and tells an
- * observer how they end. Thread-safe.
- */
+/** Counts a service's calls, by RPC, in JMX, and tells an observer how they end. Thread-safe. */
 final class CallFigures implements ClientInterceptor, AutoCloseable {
     /** Which attempt of its caller a call is; {@link Attempt#ONLY} if it is not set. */
     static final CallOptions.Key<Attempt> ATTEMPT =
@@ -30,7 +26,6 @@ final class CallFigures implements ClientInterceptor, AutoCloseable {
     private final String service;
     private final String broker;
     private final Observer observer;
-    private volatile Optional<PluginFigures> published = Optional.empty();
 
     /** The attempts of a call that its caller, and not gRPC, repeats. */
     enum Attempt {
@@ -50,7 +45,7 @@ final class CallFigures implements ClientInterceptor, AutoCloseable {
     }
 
     /** The figures of one RPC. */
-    private static final class Figures implements CallsMXBean, AutoCloseable {
+    private static final class Figures {
         private final LongAdder calls = new LongAdder();
         private final LongAdder failures = new LongAdder();
         private final LongAdder repeats = new LongAdder();
@@ -58,33 +53,11 @@ final class CallFigures implements ClientInterceptor, AutoCloseable {
         private final JmxBean bean;
 
         Figures(String service, String broker, String call) {
-            bean = new JmxBean(
-                "Calls", broker, "service=" + service + ",call=" + call, this);
-        }
-
-        @Override
-        public long getCalls() {
-            return calls.sum();
-        }
-
-        @Override
-        public long getFailures() {
-            return failures.sum();
-        }
-
-        @Override
-        public long getRepeats() {
-            return repeats.sum();
-        }
-
-        @Override
-        public long getTimeMs() {
-            return timeMs.sum();
-        }
-
-        @Override
-        public void close() {
-            bean.close();
+            bean = new JmxBean("Calls,service=" + service + ",call=" + call, broker, Map.of(
+                "Calls", calls::sum,
+                "Failures", failures::sum,
+                "Repeats", repeats::sum,
+                "TimeMs", timeMs::sum));
         }
     }
 
@@ -98,21 +71,12 @@ final class CallFigures implements ClientInterceptor, AutoCloseable {
         this.observer = observer;
     }
 
-    /** Publishes the figures of each RPC from its first call on. */
-    void publish(PluginFigures plugin) {
-        published = Optional.of(plugin);
-        figures.forEach((call, counted) -> publish(plugin, call, counted));
-    }
-
     @Override
     public <ReqT, RespT> ClientCall<ReqT, RespT> interceptCall(
         MethodDescriptor<ReqT, RespT> method, CallOptions options, Channel next
     ) {
-        Figures counted = figures.computeIfAbsent(method.getBareMethodName(), call -> {
-            Figures made = new Figures(service, broker, call);
-            published.ifPresent(plugin -> publish(plugin, call, made));
-            return made;
-        });
+        Figures counted = figures.computeIfAbsent(
+            method.getBareMethodName(), call -> new Figures(service, broker, call));
         Attempt attempt = options.getOption(ATTEMPT);
         (attempt == Attempt.REPEAT ? counted.repeats : counted.calls).increment();
         CallOptions observed = options.withStreamTracerFactory(new Repeats(counted));
@@ -123,7 +87,7 @@ final class CallFigures implements ClientInterceptor, AutoCloseable {
     /** Removes the figures from JMX; call it when no call can begin any more. */
     @Override
     public void close() {
-        figures.values().forEach(Figures::close);
+        figures.values().forEach(counted -> counted.bean.close());
     }
 
     /** Counts the end of one call. */
@@ -191,17 +155,6 @@ final class CallFigures implements ClientInterceptor, AutoCloseable {
             return attempt == Attempt.FIRST && hasHeaders && !hasMessage
                 && Failures.isLost(status.asException(trailers));
         }
-    }
-
-    private static void publish(PluginFigures plugin, String call, Figures counted) {
-        plugin.add("calls-total", "Calls that began.", call,
-            counted::getCalls);
-        plugin.add("call-failures-total", "Calls that failed after all retries.", call,
-            counted::getFailures);
-        plugin.add("call-repeats-total", "Calls retried because no server had processed them.", call,
-            counted::getRepeats);
-        plugin.add("call-time-ms-total", "Time of the calls that have ended.", call,
-            counted::getTimeMs);
     }
 
     /** Counts the attempts of gRPC after the first of a call. */

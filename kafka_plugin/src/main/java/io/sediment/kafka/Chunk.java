@@ -15,7 +15,7 @@ import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
  * A part of a log in memory, readable while its bytes arrive. One thread fills it, any number read
  * it. What has arrived stays readable if the rest fails.
  */
-final class Chunk {
+class Chunk {
     // Not larger: G1 gives an object of half a region or more (512 KiB in a small heap) regions of
     // its own, and the rest of the last one is lost.
     static final int PIECE_BYTES = 256 * 1024;
@@ -45,7 +45,7 @@ final class Chunk {
         pieces = new byte[(sizeBytes - 1) / PIECE_BYTES + 1][];
     }
 
-    int sizeBytes() {
+    final int sizeBytes() {
         return sizeBytes;
     }
 

@@ -1,13 +1,15 @@
 package io.sediment.kafka;
 
+import com.github.benmanes.caffeine.cache.Cache;
+import com.github.benmanes.caffeine.cache.Caffeine;
+import com.github.benmanes.caffeine.cache.RemovalCause;
 import java.io.IOException;
 import java.io.InputStream;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
-import java.util.IdentityHashMap;
+import java.util.HashMap;
 import java.util.Iterator;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -20,22 +22,38 @@ import java.util.function.LongSupplier;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentId;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
-import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageException;
 
 /**
- * Chunks of logs in memory, bounded by bytes. Fetches each chunk once and to its end, whatever its
- * readers do meanwhile. Evicts, oldest first, only chunks whose reader has passed them or has
- * stopped; without room for a chunk it fetches none, so that many readers never evict each other's.
- * Uses the memory of evicted chunks again: as garbage of the old generation it would cost the broker
- * a tenth of the CPU time of its reads. Frees what has not been used for a minute. Whole chunks are
- * also kept on a disk, if there is one, and read from there first. Thread-safe.
+ * Holds chunks of logs in the broker's heap, so that the fetches of a sequential reader, each about
+ * 1 MiB, cost one request for 4 MiB or more, sent before the reader asks.
+ *
+ * <p>Use: {@link #get} a chunk, read it while it arrives, {@link #release} it; {@link #fetchAhead}
+ * the next ones; {@link #pass} those that the reader needs no more. {@link #drop} a segment that is
+ * deleted. {@link #freeUnused} regularly.
+ *
+ * <p>Invariants:
+ * <ul>
+ * <li>Chunks in memory and those about to arrive take at most {@code maxBytes} together.
+ * <li>A chunk is fetched once, by one thread, and to its end, whatever its readers do meanwhile.
+ * <li>A needed chunk (arriving, being written to the disk, or awaited by a reader that was here
+ *     within 10 s) is never evicted. Passed chunks are, the least recently used first. Without room
+ *     for a chunk none is fetched, so that many readers never evict each other's.
+ * <li>The memory of a chunk is used again once it is evicted and its last user has released it: as
+ *     garbage of the old generation it would cost a tenth of the CPU time of the reads.
+ * </ul>
+ *
+ * <p>A reader that is interrupted leaves the fetch going on for the next one. A fetch that fails
+ * fails the readers of the bytes that have not arrived, and is forgotten; chunks of the same request
+ * that are complete stay. While a store or RSM stands still for 5 s, nobody joins its fetches:
+ * readers open streams of their own, which another RSM may answer. A disk, if there is one, is read
+ * first and written behind; its failures cost a fetch and nothing else. Nothing outlives the process.
+ * Thread-safe.
  */
 final class ChunkCache implements AutoCloseable {
     static final int CHUNK_BYTES = 4 * 1024 * 1024;
     // A consumer that has read nothing for so long may have stopped.
     private static final long STOPPED_AFTER_NANOS = TimeUnit.SECONDS.toNanos(10);
     private static final long UNUSED_AFTER_NANOS = TimeUnit.MINUTES.toNanos(1);
-    // Readers open a stream of their own then: another RSM may answer it.
     private static final long STANDSTILL_NANOS = TimeUnit.SECONDS.toNanos(5);
     // Of the 8 streams that an RSM serves at a time by default, reads get theirs first.
     private static final int MAX_FETCHES_AHEAD = 8;
@@ -49,12 +67,11 @@ final class ChunkCache implements AutoCloseable {
     private final LongSupplier clock;
     private final ExecutorService threads;
 
-    // The oldest first.
-    private final Map<Key, Entry> entries = new LinkedHashMap<>();
-    private final Map<Chunk, Entry> inUse = new IdentityHashMap<>();
+    // All below are guarded by this.
+    private final Map<Key, Entry> needed = new HashMap<>();
+    // Evicted explicitly, by age: a maximum weight would evict by frequency, and so the newest.
+    private final Cache<Key, Entry> passed;
     private final Deque<byte[]> spareBuffers = new ArrayDeque<>();
-    // The fewest spare buffers since they were last freed.
-    private int unneededBuffers;
     private long heldBytes;
     private int fetchesAhead;
     private long hits;
@@ -65,31 +82,31 @@ final class ChunkCache implements AutoCloseable {
     private long neverUsedBytes;
 
     /**
-     * What the cache has done since it was made.
+     * Counts what the cache has done since it was made.
      *
      * @param heldBytes in memory now, or about to arrive
      * @param hits how many times a reader found its chunk
      * @param misses how many times a sequential reader did not
      * @param misfits how many of the misses had no room
      * @param evictions how many chunks were evicted for others
-     * @param fetchedAheadBytes fetched before a reader asked for them
-     * @param neverUsedBytes of these, evicted or dropped before a reader asked for them
+     * @param fetchedAheadBytes fetched before a reader called for them
+     * @param neverUsedBytes of these, evicted or dropped before a reader called for them
      */
     record Counts(long heldBytes, long hits, long misses, long misfits, long evictions,
         long fetchedAheadBytes, long neverUsedBytes) {
     }
 
-    /** A chunk of a segment, both positions inclusive. */
+    /** Names a chunk of a segment, both positions inclusive. */
     record Key(RemoteLogSegmentId segment, int startPosition, int endPosition) {
     }
 
     /** One request for one or more chunks, in the order in which they arrive. */
     private static final class Fetch {
         private final boolean isAhead;
-        private final Map<Key, Entry> missing = new LinkedHashMap<>();
-        /** The one that is arriving. */
+        private final Deque<Entry> missing = new ArrayDeque<>();
+        /** The chunk that is arriving. */
         private volatile Chunk current;
-        /** When a reader last took one of its chunks: the others wait for the same reader. */
+        /** When a reader last used one of its chunks: the others wait for the same reader. */
         private long usedNanos;
 
         Fetch(boolean isAhead, long nowNanos) {
@@ -98,8 +115,9 @@ final class ChunkCache implements AutoCloseable {
         }
     }
 
-    private static final class Entry {
-        private final Chunk chunk;
+    /** A chunk with what the cache knows of it, guarded by the cache. */
+    private static final class Entry extends Chunk {
+        private final Key key;
         private final Fetch fetch;
         private boolean isUsed;
         private boolean isPassed;
@@ -108,8 +126,9 @@ final class ChunkCache implements AutoCloseable {
         private boolean isRemoved;
         private int users;
 
-        Entry(Chunk chunk, Fetch fetch) {
-            this.chunk = chunk;
+        Entry(Key key, Fetch fetch, ChunkCache cache) {
+            super(key.startPosition(), key.endPosition(), cache::newBuffer, cache.clock);
+            this.key = key;
             this.fetch = fetch;
         }
 
@@ -131,6 +150,12 @@ final class ChunkCache implements AutoCloseable {
         this.source = source;
         this.disk = disk;
         this.clock = clock;
+        passed = Caffeine.newBuilder()
+            .expireAfterAccess(UNUSED_AFTER_NANOS, TimeUnit.NANOSECONDS)
+            .ticker(clock::getAsLong)
+            .executor(Runnable::run)
+            .removalListener((Key key, Entry entry, RemovalCause cause) -> removed(entry))
+            .build();
         AtomicInteger number = new AtomicInteger();
         threads = Executors.newCachedThreadPool(task -> {
             Thread thread = new Thread(task, "sediment-read-ahead-" + number.incrementAndGet());
@@ -139,7 +164,7 @@ final class ChunkCache implements AutoCloseable {
         });
     }
 
-    /** The start of the chunk that a position is in. */
+    /** Returns the start of the chunk that a position is in. */
     static int startOf(int position) {
         return position - position % CHUNK_BYTES;
     }
@@ -157,36 +182,35 @@ final class ChunkCache implements AutoCloseable {
     ) {
         Key key = key(segment, startPosition);
         long nowNanos = clock.getAsLong();
-        Entry entry = entries.remove(key);
+        Entry entry = find(key);
         if (entry != null) {
             hits++;
-            entries.put(key, entry);
         } else if (mayFetch) {
             misses++;
-            entry = fetch(segment, List.of(key), false, nowNanos) ? entries.get(key) : null;
+            entry = fetch(segment, List.of(key), false, nowNanos) ? needed.get(key) : null;
             misfits += entry == null ? 1 : 0;
         }
-        if (entry == null || isAtAStandstill(entry)) {
+        // Bytes that arrive behind others wait for these.
+        if (entry == null
+            || entry.isFilling && entry.fetch.current.standstillNanos() >= STANDSTILL_NANOS) {
             return Optional.empty();
         }
         entry.isUsed = true;
         entry.isPassed = false;
         entry.fetch.usedNanos = nowNanos;
         entry.users++;
-        inUse.put(entry.chunk, entry);
-        return Optional.of(entry.chunk);
+        keepAsNeeded(entry);
+        return Optional.of(entry);
     }
 
     /** Ends one use of a chunk, which its caller must not read any more. */
     synchronized void release(Chunk chunk) {
-        Entry entry = inUse.get(chunk);
-        if (--entry.users == 0) {
-            inUse.remove(chunk);
-            keepBuffers(entry);
-        }
+        Entry entry = (Entry) chunk;
+        entry.users--;
+        recycle(entry);
     }
 
-    /** How many chunks to fetch ahead for a reader that has read so many bytes in sequence. */
+    /** Returns how many chunks to fetch ahead for a reader of so many bytes in sequence. */
     static int chunksAhead(long readBytes) {
         return (int) Math.max(1, Math.min(MAX_CHUNKS_AHEAD, readBytes / (2 * CHUNK_BYTES)));
     }
@@ -202,17 +226,15 @@ final class ChunkCache implements AutoCloseable {
             return;
         }
         long nowNanos = clock.getAsLong();
-        long neededBytes = entries.values().stream()
-            .filter(entry -> !entry.isEvictable(nowNanos))
-            .mapToLong(entry -> entry.chunk.sizeBytes())
-            .sum();
+        retire(nowNanos);
+        long neededBytes = needed.values().stream().mapToLong(Chunk::sizeBytes).sum();
         long most = Math.max(1, (maxBytes / 2 - neededBytes) / CHUNK_BYTES);
         // The disk is read chunk by chunk.
         most = disk.isPresent() ? 1 : Math.min(most, mostChunks);
         List<Key> keys = new ArrayList<>();
         long position = startPosition;
         while (keys.size() < most && position < segment.segmentSizeInBytes()
-            && !entries.containsKey(key(segment, (int) position))) {
+            && find(key(segment, (int) position)) == null) {
             keys.add(key(segment, (int) position));
             position += CHUNK_BYTES;
         }
@@ -223,49 +245,41 @@ final class ChunkCache implements AutoCloseable {
 
     /** Makes a chunk, if it is there, evictable: its reader needs it no more. */
     synchronized void pass(RemoteLogSegmentMetadata segment, int startPosition) {
-        Entry entry = entries.get(key(segment, startPosition));
+        Entry entry = needed.get(key(segment, startPosition));
         if (entry != null) {
             entry.isPassed = true;
+            retire(clock.getAsLong());
         }
     }
 
     /** Removes a segment's chunks. Streams that are open may go on in the chunk they have. */
     synchronized void drop(RemoteLogSegmentId segment) {
-        for (Key key : List.copyOf(entries.keySet())) {
+        for (Key key : List.copyOf(needed.keySet())) {
             if (key.segment().equals(segment)) {
-                remove(key);
+                removed(needed.remove(key));
             }
         }
+        passed.asMap().keySet().removeIf(key -> key.segment().equals(segment));
         disk.ifPresent(chunks -> chunks.drop(segment));
     }
 
     /**
-     * Frees the memory of chunks that no reader used for a minute, unless they are awaited, and of
-     * the buffers that were spare ever since the last call.
+     * Frees the memory of passed chunks that no reader used for a minute, and of the buffers that
+     * no chunk uses.
      */
     synchronized void freeUnused() {
-        long nowNanos = clock.getAsLong();
-        for (Map.Entry<Key, Entry> each : List.copyOf(entries.entrySet())) {
-            Entry entry = each.getValue();
-            if (entry.isEvictable(nowNanos)
-                && nowNanos - entry.fetch.usedNanos >= UNUSED_AFTER_NANOS) {
-                remove(each.getKey());
-            }
-        }
-        for (; unneededBuffers > 0; unneededBuffers--) {
-            spareBuffers.remove();
-        }
-        unneededBuffers = spareBuffers.size();
+        retire(clock.getAsLong());
+        spareBuffers.clear();
     }
 
-    /** How many bytes are free for chunks that arrive later. */
+    /** Returns how many bytes are free for chunks that arrive later. */
     synchronized long spareBytes() {
         return (long) spareBuffers.size() * Chunk.PIECE_BYTES;
     }
 
-    /** Whether all bytes of a chunk are there. */
+    /** Returns whether all bytes of a chunk are there. */
     synchronized boolean isWhole(RemoteLogSegmentMetadata segment, int startPosition) {
-        Entry entry = entries.get(key(segment, startPosition));
+        Entry entry = find(key(segment, startPosition));
         return entry != null && !entry.isFilling;
     }
 
@@ -280,7 +294,6 @@ final class ChunkCache implements AutoCloseable {
         synchronized (this) {
             threads.shutdownNow();
             spareBuffers.clear();
-            unneededBuffers = 0;
         }
         try {
             threads.awaitTermination(CLOSE_TIMEOUT_S, TimeUnit.SECONDS);
@@ -295,9 +308,26 @@ final class ChunkCache implements AutoCloseable {
         return new Key(segment.remoteLogSegmentId(), startPosition, endPosition);
     }
 
-    /** Bytes that arrive behind others wait for these. */
-    private static boolean isAtAStandstill(Entry entry) {
-        return entry.isFilling && entry.fetch.current.standstillNanos() >= STANDSTILL_NANOS;
+    private Entry find(Key key) {
+        Entry entry = needed.get(key);
+        return entry == null ? passed.getIfPresent(key) : entry;
+    }
+
+    private void keepAsNeeded(Entry entry) {
+        needed.put(entry.key, entry);
+        passed.invalidate(entry.key);
+    }
+
+    /** Moves chunks that no reader awaits any more to those that may be evicted. */
+    private void retire(long nowNanos) {
+        needed.values().removeIf(entry -> {
+            if (entry.isEvictable(nowNanos)) {
+                passed.put(entry.key, entry);
+                return true;
+            }
+            return false;
+        });
+        passed.cleanUp();
     }
 
     /** Begins one request for chunks that follow one another; returns whether there is room. */
@@ -311,12 +341,11 @@ final class ChunkCache implements AutoCloseable {
         }
         Fetch fetch = new Fetch(isAhead, nowNanos);
         for (Key key : keys) {
-            Chunk chunk = new Chunk(key.startPosition(), key.endPosition(), this::newBuffer, clock);
-            Entry entry = new Entry(chunk, fetch);
-            entries.put(key, entry);
-            fetch.missing.put(key, entry);
-            fetch.current = fetch.current == null ? chunk : fetch.current;
+            Entry entry = new Entry(key, fetch, this);
+            needed.put(key, entry);
+            fetch.missing.add(entry);
         }
+        fetch.current = fetch.missing.peek();
         heldBytes += sizeBytes;
         if (isAhead) {
             fetchesAhead++;
@@ -333,21 +362,17 @@ final class ChunkCache implements AutoCloseable {
     }
 
     private boolean makeRoom(int wantedBytes, long nowNanos) {
-        List<Key> victims = new ArrayList<>();
-        long missingBytes = heldBytes + wantedBytes - maxBytes;
-        Iterator<Map.Entry<Key, Entry>> oldest = entries.entrySet().iterator();
-        while (missingBytes > 0) {
-            if (!oldest.hasNext()) {
-                return false;
-            }
-            Map.Entry<Key, Entry> each = oldest.next();
-            if (each.getValue().isEvictable(nowNanos)) {
-                victims.add(each.getKey());
-                missingBytes -= each.getValue().chunk.sizeBytes();
-            }
+        retire(nowNanos);
+        long evictableBytes = passed.asMap().values().stream().mapToLong(Chunk::sizeBytes).sum();
+        if (heldBytes - evictableBytes + wantedBytes > maxBytes) {
+            return false;
         }
-        evictions += victims.size();
-        victims.forEach(this::remove);
+        Iterator<Key> oldest = passed.policy().expireAfterAccess().orElseThrow()
+            .oldest(Integer.MAX_VALUE).keySet().iterator();
+        while (heldBytes + wantedBytes > maxBytes) {
+            passed.invalidate(oldest.next());
+            evictions++;
+        }
         return true;
     }
 
@@ -355,7 +380,9 @@ final class ChunkCache implements AutoCloseable {
         RemoteLogSegmentId id = segment.remoteLogSegmentId();
         RemoteStorageException failure = null;
         try {
-            if (disk.isEmpty() || !isLoaded(disk.get(), fetch)) {
+            Entry first = fetch.missing.peek();
+            // With a disk each request has one chunk.
+            if (disk.isEmpty() || !disk.get().load(first.key, first)) {
                 fillFromSource(segment, fetch, endPosition);
             }
         } catch (RemoteStorageException e) {
@@ -372,24 +399,14 @@ final class ChunkCache implements AutoCloseable {
         }
     }
 
-    /** Whether the disk had the only chunk of a request. */
-    private boolean isLoaded(DiskChunks chunks, Fetch fetch) {
-        Map.Entry<Key, Entry> only = fetch.missing.entrySet().iterator().next();
-        return chunks.load(only.getKey(), only.getValue().chunk);
-    }
-
     private void fillFromSource(RemoteLogSegmentMetadata segment, Fetch fetch, int endPosition)
         throws RemoteStorageException, IOException {
-        Iterator<Map.Entry<Key, Entry>> missing = fetch.missing.entrySet().iterator();
-        Map.Entry<Key, Entry> next = missing.next();
-        try (InputStream bytes =
-                source.open(segment, next.getKey().startPosition(), endPosition)) {
-            next.getValue().chunk.fill(bytes);
-            while (missing.hasNext()) {
-                missing.remove();
-                end(next.getKey(), next.getValue(), null);
-                next = missing.next();
-                fetch.current = next.getValue().chunk;
+        int startPosition = fetch.missing.peek().key.startPosition();
+        try (InputStream bytes = source.open(segment, startPosition, endPosition)) {
+            fetch.current.fill(bytes);
+            while (fetch.missing.size() > 1) {
+                end(fetch.missing.remove(), null);
+                fetch.current = fetch.missing.peek();
                 fetch.current.fill(bytes);
             }
             if (bytes.read() >= 0) {
@@ -403,65 +420,67 @@ final class ChunkCache implements AutoCloseable {
         synchronized (this) {
             fetchesAhead -= fetch.isAhead ? 1 : 0;
         }
-        fetch.missing.forEach((key, entry) -> end(key, entry, failure));
+        fetch.missing.forEach(entry -> end(entry, failure));
     }
 
-    private void end(Key key, Entry entry, RemoteStorageException failure) {
+    private void end(Entry entry, RemoteStorageException failure) {
         boolean isHeld;
         synchronized (this) {
+            isHeld = !entry.isRemoved;
             entry.isFilling = false;
-            isHeld = entries.get(key) == entry;
             if (failure != null && isHeld) {
-                entries.remove(key);
-                entry.isRemoved = true;
+                needed.remove(entry.key);
             }
-            if (entry.isRemoved) {
-                heldBytes -= entry.chunk.sizeBytes();
-                keepBuffers(entry);
+            if (failure != null || !isHeld) {
+                entry.isRemoved = true;
+                heldBytes -= entry.sizeBytes();
+                recycle(entry);
             }
         }
         if (failure != null) {
-            entry.chunk.fail(failure);
+            entry.fail(failure);
         } else if (isHeld) {
             disk.ifPresent(chunks ->
-                chunks.keep(key, () -> takeForDisk(key, entry), this::releaseFromDisk));
+                chunks.keep(entry.key, () -> beginWriting(entry), this::endWriting));
         }
     }
 
     /** Begins a use of a chunk by the disk, unless it was evicted or dropped meanwhile. */
-    private synchronized Optional<Chunk> takeForDisk(Key key, Entry entry) {
-        if (entries.get(key) != entry) {
+    private synchronized Optional<Chunk> beginWriting(Entry entry) {
+        if (entry.isRemoved) {
             return Optional.empty();
         }
+        keepAsNeeded(entry);
         entry.isBeingWritten = true;
         entry.users++;
-        inUse.put(entry.chunk, entry);
-        return Optional.of(entry.chunk);
+        return Optional.of(entry);
     }
 
-    private synchronized void releaseFromDisk(Chunk chunk) {
-        inUse.get(chunk).isBeingWritten = false;
+    private synchronized void endWriting(Chunk chunk) {
+        ((Entry) chunk).isBeingWritten = false;
         release(chunk);
     }
 
-    private void remove(Key key) {
-        Entry entry = entries.remove(key);
-        neverUsedBytes += entry.fetch.isAhead && !entry.isUsed ? entry.chunk.sizeBytes() : 0;
-        // The memory of one that is being filled is free when that has ended.
-        heldBytes -= entry.isFilling ? 0 : entry.chunk.sizeBytes();
+    /** Counts a chunk as removed; one that is arriving keeps its memory until that has ended. */
+    private synchronized void removed(Entry entry) {
+        if (needed.get(entry.key) == entry) {
+            // It has moved there.
+            return;
+        }
         entry.isRemoved = true;
-        keepBuffers(entry);
+        neverUsedBytes += entry.fetch.isAhead && !entry.isUsed ? entry.sizeBytes() : 0;
+        heldBytes -= entry.isFilling ? 0 : entry.sizeBytes();
+        recycle(entry);
     }
 
     private synchronized byte[] newBuffer() {
         byte[] spare = spareBuffers.poll();
-        unneededBuffers = Math.min(unneededBuffers, spareBuffers.size());
         return spare == null ? new byte[Chunk.PIECE_BYTES] : spare;
     }
 
-    private void keepBuffers(Entry entry) {
+    private void recycle(Entry entry) {
         if (entry.isRemoved && !entry.isFilling && entry.users == 0 && !threads.isShutdown()) {
-            spareBuffers.addAll(entry.chunk.takeBuffers());
+            spareBuffers.addAll(entry.takeBuffers());
         }
     }
 }

@@ -18,7 +18,7 @@ import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
  *
  * @param <T> the message that carries a chunk
  */
-final class ChunkInputStream<T> extends InputStream {
+final class ChunkInputStream<T> extends BulkStream {
     private static final Cleaner CLEANER = Cleaner.create();
 
     private final BlockingClientCall<?, T> call;
@@ -32,24 +32,39 @@ final class ChunkInputStream<T> extends InputStream {
     private boolean ended;
     private IOException failure;
 
-    private ChunkInputStream(
+    /**
+     * Waits for the first chunk, or the end, of a call that was just begun.
+     *
+     * @param data returns the bytes of a message; closed once they were read
+     * @param name the RPC, for messages
+     * @param patience the interceptor of the call
+     * @throws RemoteStorageException if the call fails before its first message
+     */
+    ChunkInputStream(
         BlockingClientCall<?, T> call,
         Function<T, InputStream> data,
         String name,
         Failures failures,
-        Patience patience,
-        Message message
-    ) {
+        Patience patience
+    ) throws RemoteStorageException {
         this.call = call;
         this.data = data;
         this.name = name;
         this.failures = failures;
         this.patience = patience;
-        this.message = message;
-        this.cancellation = CLEANER.register(this, () -> {
-            message.replace(InputStream.nullInputStream());
+        // What the cleaner runs must not refer to this.
+        Message held = new Message();
+        message = held;
+        cancellation = CLEANER.register(this, () -> {
+            held.replace(InputStream.nullInputStream());
             StreamingCalls.cancel(call, "the stream was closed");
         });
+        try {
+            advance();
+        } catch (RemoteStorageException e) {
+            close();
+            throw e;
+        }
     }
 
     /** The data of one message. One that was closed, also by another thread, has none left. */
@@ -68,38 +83,6 @@ final class ChunkInputStream<T> extends InputStream {
         synchronized int available() throws IOException {
             return data.available();
         }
-    }
-
-    /**
-     * Waits for the first chunk, or the end, of a call that was just begun, and returns its stream.
-     *
-     * @param data returns the bytes of a message; closed once they were read
-     * @param name the RPC, for messages
-     * @param patience the interceptor of the call
-     * @throws RemoteStorageException if the call fails before its first message
-     */
-    static <T> InputStream open(
-        BlockingClientCall<?, T> call,
-        Function<T, InputStream> data,
-        String name,
-        Failures failures,
-        Patience patience
-    ) throws RemoteStorageException {
-        ChunkInputStream<T> stream =
-            new ChunkInputStream<>(call, data, name, failures, patience, new Message());
-        try {
-            stream.advance();
-        } catch (RemoteStorageException e) {
-            stream.close();
-            throw e;
-        }
-        return stream;
-    }
-
-    @Override
-    public int read() throws IOException {
-        byte[] one = new byte[1];
-        return read(one, 0, 1) < 0 ? -1 : Byte.toUnsignedInt(one[0]);
     }
 
     @Override

@@ -1,11 +1,12 @@
 package io.sediment.kafka;
 
+import com.github.benmanes.caffeine.cache.Cache;
+import com.github.benmanes.caffeine.cache.Caffeine;
 import io.grpc.Status;
 import io.sediment.kafka.StoreReadException.Scope;
 import io.sediment.tieredstorage.v1.OpenLogSegmentResponse;
 import java.io.IOException;
 import java.io.InputStream;
-import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.TimeUnit;
@@ -22,7 +23,7 @@ import org.slf4j.LoggerFactory;
  * Reads logs from the object store itself, by URLs that RSM hands out for some minutes, and through
  * RSM whatever it cannot read or verify there. Its figures are in JMX. Thread-safe.
  */
-final class DirectReads implements ChunkSource, DirectReadsMXBean, AutoCloseable {
+final class DirectReads implements ChunkSource, AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(DirectReads.class);
     private static final long RETRY_NANOS = TimeUnit.MINUTES.toNanos(1);
     // Direct reads may be turned on in RSM meanwhile.
@@ -32,19 +33,12 @@ final class DirectReads implements ChunkSource, DirectReadsMXBean, AutoCloseable
     private final Opening opening;
     private final ChunkSource streams;
     private final LongSupplier clock;
-    private final JmxBean figures;
+    final JmxBean figures;
     private final AtomicLong directBytes = new AtomicLong();
     private final AtomicLong failures = new AtomicLong();
 
-    // The least recently used first.
-    private final Map<RemoteLogSegmentId, Slot> slots = new LinkedHashMap<>(16, 0.75f, true) {
-        private static final long serialVersionUID = 1L;
-
-        @Override
-        protected boolean removeEldestEntry(Map.Entry<RemoteLogSegmentId, Slot> eldest) {
-            return size() > MAX_OPENED_LOGS;
-        }
-    };
+    private final Cache<RemoteLogSegmentId, Slot> slots =
+        Caffeine.newBuilder().maximumSize(MAX_OPENED_LOGS).executor(Runnable::run).build();
     private Optional<Long> pausedUntilNanos = Optional.empty();
     /** The store has failed, and has not worked since. */
     private boolean isPaused;
@@ -72,7 +66,8 @@ final class DirectReads implements ChunkSource, DirectReadsMXBean, AutoCloseable
         this.opening = opening;
         this.streams = streams;
         this.clock = clock;
-        figures = new JmxBean("DirectReads", broker, this);
+        figures = new JmxBean("DirectReads", broker,
+            Map.of("Bytes", directBytes::get, "Failures", failures::get));
     }
 
     @Override
@@ -81,8 +76,7 @@ final class DirectReads implements ChunkSource, DirectReadsMXBean, AutoCloseable
         Optional<OpenedLog> log = opened(segment);
         if (log.isPresent()) {
             try {
-                InputStream bytes = new StoreRange(log.get(), startPosition, endPosition);
-                return new DirectStream(segment, log.get(), bytes, startPosition, endPosition);
+                return new DirectStream(segment, log.get(), startPosition, endPosition);
             } catch (StoreReadException e) {
                 failed(segment, log.get(), e);
             }
@@ -91,30 +85,12 @@ final class DirectReads implements ChunkSource, DirectReadsMXBean, AutoCloseable
     }
 
     @Override
-    public long getBytes() {
-        return directBytes.get();
-    }
-
-    @Override
-    public long getFailures() {
-        return failures.get();
-    }
-
-    /** Publishes the same figures among the broker's metrics. */
-    void publish(PluginFigures plugin) {
-        plugin.add("direct-read-bytes-total", "Bytes read from the store itself, and verified.",
-            this::getBytes);
-        plugin.add("direct-read-failures-total", "Direct reads that RSM had to stream.",
-            this::getFailures);
-    }
-
-    @Override
     public void close() {
         figures.close();
     }
 
     /** Bytes from the store and, from the first failure on, through RSM. */
-    private final class DirectStream extends InputStream {
+    private final class DirectStream extends BulkStream {
         private final RemoteLogSegmentMetadata segment;
         private final OpenedLog log;
         private final int endPosition;
@@ -124,23 +100,13 @@ final class DirectReads implements ChunkSource, DirectReadsMXBean, AutoCloseable
         private boolean isDirect = true;
 
         DirectStream(
-            RemoteLogSegmentMetadata segment,
-            OpenedLog log,
-            InputStream bytes,
-            int startPosition,
-            int endPosition
-        ) {
+            RemoteLogSegmentMetadata segment, OpenedLog log, int startPosition, int endPosition
+        ) throws StoreReadException {
             this.segment = segment;
             this.log = log;
-            this.bytes = bytes;
             this.endPosition = endPosition;
             position = startPosition;
-        }
-
-        @Override
-        public int read() throws IOException {
-            byte[] one = new byte[1];
-            return read(one, 0, 1) < 0 ? -1 : Byte.toUnsignedInt(one[0]);
+            bytes = new StoreRange(log, startPosition, endPosition);
         }
 
         @Override
@@ -189,7 +155,7 @@ final class DirectReads implements ChunkSource, DirectReadsMXBean, AutoCloseable
                 // One read tries the store: a store that stands still must not delay the others.
                 pausedUntilNanos = Optional.of(clock.getAsLong() + RETRY_NANOS);
             }
-            slot = slots.computeIfAbsent(segment.remoteLogSegmentId(), id -> new Slot());
+            slot = slots.get(segment.remoteLogSegmentId(), id -> new Slot());
         }
         synchronized (slot) {
             long nowNanos = clock.getAsLong();
@@ -244,7 +210,7 @@ final class DirectReads implements ChunkSource, DirectReadsMXBean, AutoCloseable
             if (e.scope() == Scope.STORE) {
                 isPaused = true;
                 pausedUntilNanos = Optional.of(clock.getAsLong() + RETRY_NANOS);
-                slots.clear();
+                slots.invalidateAll();
             }
             if (!isFailing) {
                 isFailing = true;
@@ -257,10 +223,7 @@ final class DirectReads implements ChunkSource, DirectReadsMXBean, AutoCloseable
     }
 
     private void refuse(RemoteLogSegmentMetadata segment) {
-        Slot slot;
-        synchronized (this) {
-            slot = slots.computeIfAbsent(segment.remoteLogSegmentId(), id -> new Slot());
-        }
+        Slot slot = slots.get(segment.remoteLogSegmentId(), id -> new Slot());
         synchronized (slot) {
             slot.log = Optional.empty();
             slot.refusedUntilNanos = Optional.of(clock.getAsLong() + RETRY_NANOS);

@@ -11,13 +11,12 @@ import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
-import java.util.ArrayDeque;
-import java.util.Deque;
+import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.concurrent.ArrayBlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
@@ -34,7 +33,7 @@ import org.slf4j.LoggerFactory;
 
 /**
  * Chunks of logs in files of a directory, bounded by bytes. One thread writes and deletes files; a
- * chunk for which its queue has no room is not kept. What a file must contain is known only in
+ * chunk that would wait behind eight others is not kept. What a file must contain is known only in
  * memory, so that no file of an earlier run or of another program is ever read. No failure here fails
  * a read. Thread-safe; waits for no file while it holds its lock.
  */
@@ -55,8 +54,6 @@ final class DiskChunks implements AutoCloseable {
 
     // The least recently used first.
     private final Map<Key, Stored> index = new LinkedHashMap<>(16, 0.75f, true);
-    // Files that are never read again. Only the writer takes them out, when they are deleted.
-    private final Deque<Stored> doomed = new ArrayDeque<>();
     // Null also if its segment was dropped while it was written.
     private Key writing;
     private long lastNumber;
@@ -107,7 +104,7 @@ final class DiskChunks implements AutoCloseable {
         Files.write(probe, new byte[1]);
         Files.delete(probe);
         writer = new ThreadPoolExecutor(
-            1, 1, 0, TimeUnit.SECONDS, new ArrayBlockingQueue<>(MAX_QUEUED), task -> {
+            1, 1, 0, TimeUnit.SECONDS, new LinkedBlockingQueue<>(), task -> {
                 Thread thread = new Thread(task, "sediment-read-ahead-disk");
                 thread.setDaemon(true);
                 return thread;
@@ -122,7 +119,7 @@ final class DiskChunks implements AutoCloseable {
      */
     void keep(Key key, Supplier<Optional<Chunk>> take, Consumer<Chunk> release) {
         synchronized (this) {
-            if (isPaused() || index.containsKey(key)) {
+            if (isPaused() || index.containsKey(key) || writer.getQueue().size() >= MAX_QUEUED) {
                 return;
             }
         }
@@ -143,6 +140,7 @@ final class DiskChunks implements AutoCloseable {
         if (stored == null) {
             return false;
         }
+        IOException failure = null;
         try (InputStream bytes = Files.newInputStream(stored.file())) {
             if (chunk.fillIfIntact(bytes, stored.crc32c())) {
                 synchronized (this) {
@@ -150,25 +148,29 @@ final class DiskChunks implements AutoCloseable {
                 }
                 return true;
             }
-            if (lose(key, stored)) {
-                reportLost(stored, "is damaged");
-            }
         } catch (ClosedByInterruptException e) {
             // The plugin is being closed.
             return false;
-        } catch (NoSuchFileException e) {
-            if (!lose(key, stored)) {
+        } catch (IOException e) {
+            failure = e;
+        }
+        synchronized (this) {
+            if (!index.remove(key, stored)) {
+                // It was evicted or dropped meanwhile.
                 return false;
             }
-            if (Files.isDirectory(directory)) {
-                reportLost(stored, "is missing");
-            } else {
-                fail(e);
+        }
+        queue(() -> delete(stored));
+        if (failure == null || failure instanceof NoSuchFileException
+            && Files.isDirectory(directory)) {
+            synchronized (this) {
+                failures++;
             }
-        } catch (IOException e) {
-            if (lose(key, stored)) {
-                fail(e);
-            }
+            LOG.warn("{} is damaged or missing: it is deleted, and its chunk fetched again; if this"
+                + " continues, check the disk, and whether another program uses the directory",
+                stored.file());
+        } else {
+            fail(failure);
         }
         return false;
     }
@@ -177,15 +179,12 @@ final class DiskChunks implements AutoCloseable {
     synchronized void drop(RemoteLogSegmentId segment) {
         for (Key key : List.copyOf(index.keySet())) {
             if (key.segment().equals(segment)) {
-                doomed.add(index.remove(key));
+                Stored stored = index.remove(key);
+                queue(() -> delete(stored));
             }
         }
         if (writing != null && writing.segment().equals(segment)) {
             writing = null;
-        }
-        if (!doomed.isEmpty() && !isPaused()) {
-            // Without room in the queue the next task deletes them.
-            queue(this::tidy);
         }
     }
 
@@ -256,43 +255,10 @@ final class DiskChunks implements AutoCloseable {
     }
 
     private void write(Key key, Chunk chunk) {
-        try {
-            if (!makeRoom(chunk.sizeBytes())) {
-                return;
-            }
-            Path file = directory.resolve(PREFIX + ++lastNumber);
-            int crc32c = write(file, chunk);
-            commit(key, new Stored(file, chunk.sizeBytes(), crc32c));
-            deleteDoomed();
-            succeed();
-        } catch (IOException e) {
-            fail(e);
+        if (!makeRoom(chunk.sizeBytes())) {
+            return;
         }
-    }
-
-    /** Counts the bytes as held if there is room. */
-    private boolean makeRoom(int sizeBytes) throws IOException {
-        synchronized (this) {
-            long doomedBytes = doomed.stream().mapToLong(Stored::sizeBytes).sum();
-            long excessBytes = heldBytes - doomedBytes + sizeBytes - maxBytes;
-            for (Key key : List.copyOf(index.keySet())) {
-                if (excessBytes > 0) {
-                    Stored victim = index.remove(key);
-                    doomed.add(victim);
-                    excessBytes -= victim.sizeBytes();
-                }
-            }
-        }
-        deleteDoomed();
-        synchronized (this) {
-            boolean hasRoom = heldBytes + sizeBytes <= maxBytes;
-            heldBytes += hasRoom ? sizeBytes : 0;
-            return hasRoom;
-        }
-    }
-
-    /** Writes a file, or leaves it among the doomed. */
-    private int write(Path file, Chunk chunk) throws IOException {
+        Path file = directory.resolve(PREFIX + ++lastNumber);
         Path unfinished = directory.resolve(file.getFileName() + UNFINISHED);
         CRC32C crc32c = new CRC32C();
         try {
@@ -301,78 +267,56 @@ final class DiskChunks implements AutoCloseable {
                 chunk.writeTo(bytes);
             }
             Files.move(unfinished, file, StandardCopyOption.ATOMIC_MOVE);
-        } catch (IOException | RuntimeException | Error e) {
-            synchronized (this) {
-                doomed.add(new Stored(unfinished, chunk.sizeBytes(), 0));
-            }
-            try {
-                deleteDoomed();
-            } catch (IOException alsoFailed) {
-                e.addSuppressed(alsoFailed);
-            }
-            throw e;
-        }
-        return (int) crc32c.getValue();
-    }
-
-    private synchronized void commit(Key key, Stored stored) {
-        if (!key.equals(writing)) {
-            doomed.add(stored);
+        } catch (IOException e) {
+            delete(new Stored(unfinished, chunk.sizeBytes(), 0));
+            fail(e);
             return;
         }
-        Stored earlier = index.put(key, stored);
-        if (earlier != null) {
-            doomed.add(earlier);
+        commit(key, new Stored(file, chunk.sizeBytes(), (int) crc32c.getValue()));
+        succeed();
+    }
+
+    /** Counts the bytes as held if there is room. */
+    private boolean makeRoom(int sizeBytes) {
+        List<Stored> victims = new ArrayList<>();
+        synchronized (this) {
+            long excessBytes = heldBytes + sizeBytes - maxBytes;
+            for (Key key : List.copyOf(index.keySet())) {
+                if (excessBytes > 0) {
+                    Stored victim = index.remove(key);
+                    victims.add(victim);
+                    excessBytes -= victim.sizeBytes();
+                }
+            }
+        }
+        victims.forEach(this::delete);
+        synchronized (this) {
+            boolean hasRoom = heldBytes + sizeBytes <= maxBytes;
+            heldBytes += hasRoom ? sizeBytes : 0;
+            return hasRoom;
         }
     }
 
-    private void tidy() {
+    private void commit(Key key, Stored stored) {
+        Stored obsolete;
         synchronized (this) {
-            if (isPaused()) {
-                return;
-            }
+            obsolete = key.equals(writing) ? index.put(key, stored) : stored;
         }
+        if (obsolete != null) {
+            delete(obsolete);
+        }
+    }
+
+    /** Runs in the writer's thread only. A file that cannot be deleted keeps its room. */
+    private void delete(Stored stored) {
         try {
-            deleteDoomed();
+            Files.deleteIfExists(stored.file());
+            synchronized (this) {
+                heldBytes -= stored.sizeBytes();
+            }
         } catch (IOException e) {
             fail(e);
         }
-    }
-
-    /** Runs in the writer's thread only. */
-    private void deleteDoomed() throws IOException {
-        while (true) {
-            Stored next;
-            synchronized (this) {
-                next = doomed.peek();
-            }
-            if (next == null) {
-                return;
-            }
-            Files.deleteIfExists(next.file());
-            synchronized (this) {
-                doomed.remove();
-                heldBytes -= next.sizeBytes();
-            }
-        }
-    }
-
-    /** Returns whether the file was still held: not evicted or dropped meanwhile. */
-    private synchronized boolean lose(Key key, Stored stored) {
-        if (!index.remove(key, stored)) {
-            return false;
-        }
-        doomed.add(stored);
-        return true;
-    }
-
-    private void reportLost(Stored stored, String what) {
-        synchronized (this) {
-            failures++;
-        }
-        LOG.warn("{} {}: it is deleted, and its chunk fetched again; if this continues, check the"
-            + " disk, and whether another program uses the directory", stored.file(), what);
-        queue(this::tidy);
     }
 
     private void fail(IOException cause) {

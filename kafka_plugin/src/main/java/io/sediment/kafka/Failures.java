@@ -10,6 +10,7 @@ import io.grpc.protobuf.StatusProto;
 import java.util.EnumSet;
 import java.util.Optional;
 import java.util.Set;
+import java.util.function.Function;
 import java.util.stream.Collectors;
 
 import org.apache.kafka.server.log.remote.storage.RemoteResourceNotFoundException;
@@ -33,6 +34,27 @@ final class Failures {
     /** @param service the called service, for messages: "RSM at host:port" */
     Failures(String service) {
         this.service = service;
+    }
+
+    /** A call of a blocking stub. */
+    interface Call<T> {
+        T answer() throws StatusException;
+    }
+
+    /**
+     * Makes a unary call and converts its answer.
+     *
+     * @param name the RPC, for messages
+     * @throws RemoteStorageException if the call fails or its answer cannot be converted
+     */
+    <T, K> K call(String name, Call<T> call, Function<T, K> convert) throws RemoteStorageException {
+        try {
+            return convert.apply(call.answer());
+        } catch (StatusException e) {
+            throw of(name, e);
+        } catch (IllegalArgumentException e) {
+            throw ofAnswer(name, e.getMessage(), e);
+        }
     }
 
     /** Makes the exception for a call that ended with {@code cause}, a gRPC status or another. */

@@ -5,6 +5,7 @@ import java.io.InputStream;
 import java.util.Objects;
 import java.util.Optional;
 
+import org.apache.kafka.common.TopicIdPartition;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
 import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageException;
@@ -13,11 +14,11 @@ import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageExceptio
  * A log from a byte to its end: chunk by chunk while the cache has or fetches them, then by ranges
  * of its own. For a sequential reader chunks are fetched, one or more of them ahead.
  */
-final class KeptLog extends InputStream {
+final class KeptLog extends BulkStream {
     private final ChunkCache cache;
     private final ChunkSource ranges;
     private final RemoteLogSegmentMetadata segment;
-    private final Readers.Read read;
+    private final Read read;
     private final int sizeBytes;
 
     private int position;
@@ -25,13 +26,74 @@ final class KeptLog extends InputStream {
     private Optional<InputStream> rest = Optional.empty();
     private boolean isClosed;
 
+    /** One read of a segment, from its first position to where it is now. */
+    static final class Read {
+        private final RemoteLogSegmentMetadata segment;
+        private final int startPosition;
+        private final boolean isSequential;
+        private final long earlierBytes;
+        private volatile int position;
+
+        /** Begins a read, and continues an earlier one if there is one. */
+        Read(RemoteLogSegmentMetadata segment, int startPosition, Optional<Read> earlier) {
+            this.segment = segment;
+            this.startPosition = startPosition;
+            isSequential = earlier.isPresent();
+            earlierBytes = earlier.map(Read::bytes).orElse(0L);
+            position = startPosition;
+        }
+
+        RemoteLogSegmentMetadata segment() {
+            return segment;
+        }
+
+        int startPosition() {
+            return startPosition;
+        }
+
+        /** Returns whether it continues an earlier read. */
+        boolean isSequential() {
+            return isSequential;
+        }
+
+        /** Records that the reader has all bytes before a position. */
+        void reach(int newPosition) {
+            position = newPosition;
+        }
+
+        /** Returns whether a read of this place continues this one. */
+        boolean isContinuedAt(RemoteLogSegmentMetadata next, int nextPosition) {
+            return segment.remoteLogSegmentId().equals(next.remoteLogSegmentId())
+                ? startPosition <= nextPosition && nextPosition <= position
+                : isAtEndBefore(next);
+        }
+
+        /** Returns whether it has read its segment to the end, and the other follows. */
+        boolean isAtEndBefore(RemoteLogSegmentMetadata next) {
+            long nextOffset = segment.endOffset() + 1;
+            return position == segment.segmentSizeInBytes()
+                && partition(segment).equals(partition(next))
+                && next.startOffset() <= nextOffset
+                && nextOffset <= next.endOffset();
+        }
+
+        /** Returns how many bytes this read and those that it continues have read so far. */
+        private long bytes() {
+            return earlierBytes + position - startPosition;
+        }
+
+        private static TopicIdPartition partition(RemoteLogSegmentMetadata of) {
+            return of.remoteLogSegmentId().topicIdPartition();
+        }
+    }
+
     /**
      * Waits for the first byte.
      *
      * @param read which begins before the log's end
      * @throws RemoteStorageException if the first byte cannot be read
      */
-    KeptLog(ChunkCache cache, ChunkSource ranges, Readers.Read read) throws RemoteStorageException {
+    KeptLog(ChunkCache cache, ChunkSource ranges, Read read) throws RemoteStorageException {
         this.cache = cache;
         this.ranges = ranges;
         this.read = read;
@@ -47,12 +109,6 @@ final class KeptLog extends InputStream {
                 throw e;
             }
         }
-    }
-
-    @Override
-    public int read() throws IOException {
-        byte[] one = new byte[1];
-        return read(one, 0, 1) < 0 ? -1 : Byte.toUnsignedInt(one[0]);
     }
 
     @Override
@@ -131,8 +187,7 @@ final class KeptLog extends InputStream {
         boolean isWorthIt = position - start <= (end - start) / 2;
         chunk = cache.get(segment, start, read.isSequential() && isWorthIt);
         if (chunk.isEmpty()) {
-            rest = Optional.of(new LogRanges(
-                (from, to) -> ranges.open(segment, from, to), position, sizeBytes - 1));
+            rest = Optional.of(new LogRanges(ranges, segment, position));
             return;
         }
         int nextPosition = chunk.get().nextPosition();

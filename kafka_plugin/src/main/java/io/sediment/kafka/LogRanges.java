@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.util.Objects;
 
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
 
 /**
@@ -11,11 +12,12 @@ import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
  * asks for all that follows a position, reads what one fetch of a consumer takes, about 1 MiB, and
  * closes: of a single open range the store would by then have sent many times as much.
  */
-final class LogRanges extends InputStream {
+final class LogRanges extends BulkStream {
     static final int FIRST_RANGE_BYTES = 2 * 1024 * 1024;
     private static final int LONGEST_RANGE_BYTES = 64 * 1024 * 1024;
 
-    private final Ranges ranges;
+    private final ChunkSource ranges;
+    private final RemoteLogSegmentMetadata segment;
     private final int endPosition;
 
     private InputStream range;
@@ -23,28 +25,18 @@ final class LogRanges extends InputStream {
     private int missingBytes;
     private int nextRangeBytes = FIRST_RANGE_BYTES;
 
-    /** Opens a part of the log; both ends are inclusive. */
-    interface Ranges {
-        InputStream open(int startPosition, int endPosition) throws RemoteStorageException;
-    }
-
     /**
-     * Opens the first range.
+     * Opens the first range, which begins before the log's end.
      *
-     * @param endPosition the log's last byte, inclusive
      * @throws RemoteStorageException if the first range cannot be had
      */
-    LogRanges(Ranges ranges, int startPosition, int endPosition) throws RemoteStorageException {
+    LogRanges(ChunkSource ranges, RemoteLogSegmentMetadata segment, int startPosition)
+        throws RemoteStorageException {
         this.ranges = ranges;
-        this.endPosition = endPosition;
-        this.nextPosition = startPosition;
+        this.segment = segment;
+        endPosition = segment.segmentSizeInBytes() - 1;
+        nextPosition = startPosition;
         openNext();
-    }
-
-    @Override
-    public int read() throws IOException {
-        byte[] one = new byte[1];
-        return read(one, 0, 1) < 0 ? -1 : Byte.toUnsignedInt(one[0]);
     }
 
     @Override
@@ -94,7 +86,7 @@ final class LogRanges extends InputStream {
 
     private void openNext() throws RemoteStorageException {
         int rangeEnd = Math.min(endPosition - nextPosition, nextRangeBytes - 1) + nextPosition;
-        range = ranges.open(nextPosition, rangeEnd);
+        range = ranges.open(segment, nextPosition, rangeEnd);
         missingBytes = rangeEnd - nextPosition + 1;
         nextPosition = rangeEnd + 1;
         nextRangeBytes = Math.min(2 * nextRangeBytes, LONGEST_RANGE_BYTES);

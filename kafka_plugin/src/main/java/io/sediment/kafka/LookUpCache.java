@@ -1,10 +1,10 @@
 package io.sediment.kafka;
 
+import com.github.benmanes.caffeine.cache.Cache;
+import com.github.benmanes.caffeine.cache.Caffeine;
 import io.sediment.tieredstorage.v1.PartitionUpdate;
-import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.NavigableMap;
@@ -19,7 +19,7 @@ import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentState;
 
 /**
  * Holds RLMM's answers to look-ups of watched partitions until a watch reports a change of the
- * partition. Bounded: the least recently used answers and partitions are evicted, and segments with
+ * partition. Bounded: the least used answers and partitions are evicted, and segments with
  * many leader epochs, each of which takes about 80 bytes, are not held. Thread-safe.
  */
 final class LookUpCache {
@@ -35,7 +35,7 @@ final class LookUpCache {
 
     // All below are guarded by this.
     private final Map<TopicIdPartition, Watched> watched = new HashMap<>();
-    private final Map<TopicIdPartition, Answers> answers = new RecentlyUsed<>(MAX_PARTITIONS);
+    private final Cache<TopicIdPartition, Answers> answers = bounded(MAX_PARTITIONS);
     private long changes;
     private OptionalLong completeThroughNanos = OptionalLong.empty();
 
@@ -56,7 +56,7 @@ final class LookUpCache {
 
     /** Return the answer if it is held, whether it is current or not. */
     synchronized Optional<Optional<RemoteLogSegmentMetadata>> find(Question question) {
-        return Optional.ofNullable(answers.get(question.partition()))
+        return Optional.ofNullable(answers.getIfPresent(question.partition()))
             .flatMap(held -> held.find(question));
     }
 
@@ -88,7 +88,7 @@ final class LookUpCache {
         boolean isSmall = answer.isEmpty()
             || answer.get().segmentLeaderEpochs().size() <= MAX_EPOCHS;
         if (isSmall && state != null && state.known.isPresent() && state.version == version) {
-            answers.computeIfAbsent(question.partition(), partition -> new Answers())
+            answers.get(question.partition(), partition -> new Answers())
                 .hold(question, answer);
         }
     }
@@ -96,7 +96,7 @@ final class LookUpCache {
     /** Watch these partitions and no others. */
     synchronized void watch(List<TopicIdPartition> partitions) {
         watched.keySet().retainAll(new HashSet<>(partitions));
-        answers.keySet().retainAll(watched.keySet());
+        answers.asMap().keySet().retainAll(watched.keySet());
         partitions.forEach(partition ->
             watched.computeIfAbsent(partition, added -> new Watched(++changes)));
     }
@@ -124,7 +124,7 @@ final class LookUpCache {
 
     /** Drop a partition's answers: this broker has changed it, or may have. */
     synchronized void drop(TopicIdPartition partition) {
-        answers.remove(partition);
+        answers.invalidate(partition);
         Watched state = watched.get(partition);
         if (state != null) {
             state.version = ++changes;
@@ -143,6 +143,11 @@ final class LookUpCache {
             && clock.getAsLong() - completeThroughNanos.getAsLong() <= nanos;
     }
 
+    /** Makes a cache that evicts what is used least, at once. */
+    private static <K, V> Cache<K, V> bounded(int maxSize) {
+        return Caffeine.newBuilder().maximumSize(maxSize).executor(Runnable::run).build();
+    }
+
     /** A watched partition. */
     private static final class Watched {
         private Optional<Known> known = Optional.empty();
@@ -155,18 +160,18 @@ final class LookUpCache {
 
     /** Answers of one partition. */
     private static final class Answers {
-        private final Map<Range, RemoteLogSegmentMetadata> segments =
-            new RecentlyUsed<>(MAX_ANSWERS_OF_PARTITION);
-        private final Map<Question, Optional<RemoteLogSegmentMetadata>> next =
-            new RecentlyUsed<>(MAX_ANSWERS_OF_PARTITION);
+        private final Cache<Range, RemoteLogSegmentMetadata> segments =
+            bounded(MAX_ANSWERS_OF_PARTITION);
+        private final Cache<Question, Optional<RemoteLogSegmentMetadata>> next =
+            bounded(MAX_ANSWERS_OF_PARTITION);
 
         Optional<Optional<RemoteLogSegmentMetadata>> find(Question question) {
             return switch (question.kind()) {
-                case SEGMENT -> new ArrayList<>(segments.keySet()).stream()
+                case SEGMENT -> segments.asMap().keySet().stream()
                     .filter(range -> range.covers(question))
                     .findFirst()
-                    .map(range -> Optional.of(segments.get(range)));
-                case NEXT_WITH_TXN_INDEX -> Optional.ofNullable(next.get(question));
+                    .map(range -> Optional.ofNullable(segments.getIfPresent(range)));
+                case NEXT_WITH_TXN_INDEX -> Optional.ofNullable(next.getIfPresent(question));
             };
         }
 
@@ -195,22 +200,6 @@ final class LookUpCache {
         boolean covers(Question question) {
             return question.epoch() == epoch
                 && first <= question.offset() && question.offset() <= last;
-        }
-    }
-
-    /** A map that evicts what was not used for the longest time. */
-    private static final class RecentlyUsed<K, V> extends LinkedHashMap<K, V> {
-        private static final long serialVersionUID = 1L;
-        private final int maxSize;
-
-        RecentlyUsed(int maxSize) {
-            super(16, 0.75f, true);
-            this.maxSize = maxSize;
-        }
-
-        @Override
-        protected boolean removeEldestEntry(Map.Entry<K, V> eldest) {
-            return size() > maxSize;
         }
     }
 }

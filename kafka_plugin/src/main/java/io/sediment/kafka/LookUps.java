@@ -1,6 +1,7 @@
 package io.sediment.kafka;
 
 import io.sediment.kafka.LookUpCache.Question;
+import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.LongAdder;
@@ -14,7 +15,7 @@ import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageExceptio
  * Answers look-ups of consumers' reads from memory while a watch reports changes, else by calling
  * RLMM. Publishes its figures in JMX. Thread-safe.
  */
-final class LookUps implements LookUpsMXBean, AutoCloseable {
+final class LookUps implements AutoCloseable {
     // A consumer's fetch waits meanwhile, and Kafka gives it up after remote.fetch.max.wait.ms.
     private static final int AWAY_TIMEOUT_MS = 1_000;
     private static final long ASK_AGAIN_NANOS = TimeUnit.SECONDS.toNanos(1);
@@ -22,7 +23,7 @@ final class LookUps implements LookUpsMXBean, AutoCloseable {
     private final LookUpCache cache;
     private final int timeoutMs;
     private final LongSupplier clock;
-    private final JmxBean figures;
+    final JmxBean figures;
     private final LongAdder hits = new LongAdder();
     private final LongAdder misses = new LongAdder();
     private final LongAdder servedWhileAway = new LongAdder();
@@ -42,7 +43,11 @@ final class LookUps implements LookUpsMXBean, AutoCloseable {
         this.cache = cache;
         this.timeoutMs = timeoutMs;
         this.clock = clock;
-        figures = new JmxBean("LookUps", broker, this);
+        figures = new JmxBean("LookUps", broker, Map.of(
+            "Hits", hits::sum,
+            "Misses", misses::sum,
+            "ServedWhileAway", servedWhileAway::sum,
+            "Current", () -> cache.isCurrent() ? 1 : 0));
     }
 
     /**
@@ -59,7 +64,8 @@ final class LookUps implements LookUpsMXBean, AutoCloseable {
             return held.get();
         }
         boolean mayUseHeld = held.isPresent() && cache.isWithinMaxAge();
-        if (mayUseHeld && wasAwayWithinASecond()) {
+        if (mayUseHeld
+            && awayUntilNanos.filter(until -> until - clock.getAsLong() > 0).isPresent()) {
             servedWhileAway.increment();
             return held.get();
         }
@@ -87,42 +93,8 @@ final class LookUps implements LookUpsMXBean, AutoCloseable {
         return !Thread.currentThread().isInterrupted() && Failures.isAway(failure.getCause());
     }
 
-    private boolean wasAwayWithinASecond() {
-        return awayUntilNanos.filter(until -> until - clock.getAsLong() > 0).isPresent();
-    }
-
-    /** Publishes the same figures among the broker's metrics. */
-    void publish(PluginFigures plugin) {
-        plugin.add("look-up-hits-total", "Look-ups answered from memory.", this::getHits);
-        plugin.add("look-up-misses-total", "Look-ups that called RLMM.", this::getMisses);
-        plugin.add("look-ups-served-while-away-total",
-            "Look-ups answered from memory because RLMM was away.", this::getServedWhileAway);
-        plugin.add("look-ups-current", "1 if all changes up to 3 s ago are known, else 0.",
-            () -> isCurrent() ? 1 : 0);
-    }
-
     @Override
     public void close() {
         figures.close();
-    }
-
-    @Override
-    public long getHits() {
-        return hits.sum();
-    }
-
-    @Override
-    public long getMisses() {
-        return misses.sum();
-    }
-
-    @Override
-    public long getServedWhileAway() {
-        return servedWhileAway.sum();
-    }
-
-    @Override
-    public boolean isCurrent() {
-        return cache.isCurrent();
     }
 }

@@ -15,51 +15,30 @@ final class MetadataManagerConfig extends ServiceConfig {
     private static final String METADATA_MAX_AGE_MS = PREFIX + "metadata.max.age.ms";
     private static final int DEFAULT_METADATA_MAX_AGE_MS = 300_000;
     private static final ConfigDef DEFINITION = definition(PREFIX, "RLMM")
-        .define(
-            METADATA_MAX_AGE_MS,
-            ConfigDef.Type.INT,
-            DEFAULT_METADATA_MAX_AGE_MS,
-            ConfigDef.Range.atLeast(0),
-            ConfigDef.Importance.LOW,
+        .define(METADATA_MAX_AGE_MS, ConfigDef.Type.INT, DEFAULT_METADATA_MAX_AGE_MS,
+            ConfigDef.Range.atLeast(0), ConfigDef.Importance.LOW,
             "For how long consumers may keep reading segments looked up before, while RLMM is"
                 + " away; 0 lets every such read fail.")
-        .define(
-            NODE_ID,
-            ConfigDef.Type.INT,
-            UNKNOWN,
-            ConfigDef.Importance.LOW,
+        .define(NODE_ID, ConfigDef.Type.INT, UNKNOWN, ConfigDef.Importance.LOW,
             "The broker's id; the broker sets it.")
-        .define(
-            BROKER_ID,
-            ConfigDef.Type.INT,
-            UNKNOWN,
-            ConfigDef.Importance.LOW,
+        .define(BROKER_ID, ConfigDef.Type.INT, UNKNOWN, ConfigDef.Importance.LOW,
             "The broker's id under the name that it has before Kafka 4.4 (KIP-1232).")
-        .define(
-            CLUSTER_ID,
-            ConfigDef.Type.STRING,
-            null,
-            ConfigDef.Importance.LOW,
+        .define(CLUSTER_ID, ConfigDef.Type.STRING, null, ConfigDef.Importance.LOW,
             "The id of the broker's cluster; the broker sets it.");
-
-    private final int brokerId;
-    private final int metadataMaxAgeMs;
 
     MetadataManagerConfig(Map<String, ?> configs) {
         super(DEFINITION, PREFIX, configs);
-        int nodeId = getInt(NODE_ID);
-        brokerId = nodeId == UNKNOWN ? getInt(BROKER_ID) : nodeId;
-        metadataMaxAgeMs = getInt(METADATA_MAX_AGE_MS);
     }
 
     /** Returns for how long answers of RLMM may be used while it is away. */
     int metadataMaxAgeMs() {
-        return metadataMaxAgeMs;
+        return getInt(METADATA_MAX_AGE_MS);
     }
 
     /** Returns the broker's id; -1 if the broker did not set it. */
     int brokerId() {
-        return brokerId;
+        int nodeId = getInt(NODE_ID);
+        return nodeId == UNKNOWN ? getInt(BROKER_ID) : nodeId;
     }
 
     /** Returns the id of the broker's cluster; empty if the broker did not set it. */

@@ -2,15 +2,20 @@ package io.sediment.kafka;
 
 import io.grpc.StatusException;
 import io.grpc.stub.StreamObserver;
+import io.sediment.kafka.LeadershipNotices.Role;
 import io.sediment.kafka.LookUpCache.Question;
 import io.sediment.tieredstorage.v1.IsReadyRequest;
 import io.sediment.tieredstorage.v1.IsReadyResponse;
+import io.sediment.tieredstorage.v1.OnPartitionLeadershipChangesRequest;
+import io.sediment.tieredstorage.v1.OnStopPartitionsRequest;
+import io.sediment.tieredstorage.v1.PartitionLeadership;
 import io.sediment.tieredstorage.v1.RemoteLogMetadataManagerGrpc;
 import io.sediment.tieredstorage.v1.RemoteLogMetadataManagerGrpc.RemoteLogMetadataManagerBlockingV2Stub;
 import io.sediment.tieredstorage.v1.RemoteLogMetadataManagerGrpc.RemoteLogMetadataManagerStub;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
@@ -48,7 +53,6 @@ final class MetadataService implements AutoCloseable {
 
     private final ServiceChannel channel;
     private final Failures failures;
-    private final UnaryCalls calls;
     private final int requestTimeoutMs;
     private final int brokerId;
     private final LookUpCache cache;
@@ -61,7 +65,6 @@ final class MetadataService implements AutoCloseable {
     MetadataService(MetadataManagerConfig config) {
         channel = new ServiceChannel("RLMM", config, REPEATS);
         failures = new Failures(channel.toString());
-        calls = new UnaryCalls(failures);
         requestTimeoutMs = config.requestTimeoutMs();
         brokerId = config.brokerId();
         cache = new LookUpCache(
@@ -71,10 +74,9 @@ final class MetadataService implements AutoCloseable {
         watch = new LookUpWatch(
             request -> RemoteLogMetadataManagerGrpc.newBlockingV2Stub(channel.channel())
                 .watchPartitions(request),
-            this::takenPartitions, cache, System::nanoTime, LookUpWatch.REFUSED_BACKOFF_MS);
+            this::acceptedPartitions, cache, System::nanoTime, LookUpWatch.REFUSED_BACKOFF_MS);
         notices = new LeadershipNotices(
-            new LeadershipCalls(
-                () -> blockingStub(requestTimeoutMs), brokerId, config.clusterId()),
+            new LeadershipCalls(config.clusterId()),
             FIRST_BACKOFF_MS, MAX_BACKOFF_MS, watch::partitionsChanged);
     }
 
@@ -103,7 +105,7 @@ final class MetadataService implements AutoCloseable {
      * @throws RemoteStorageException if the call fails or its answer cannot be converted
      */
     <T, K> K read(String name, Read<T> read, Function<T, K> convert) throws RemoteStorageException {
-        return calls.make(name, () -> read.answer(blockingStub(requestTimeoutMs)), convert);
+        return failures.call(name, () -> read.answer(blockingStub(requestTimeoutMs)), convert);
     }
 
     /**
@@ -119,7 +121,7 @@ final class MetadataService implements AutoCloseable {
         Function<T, Optional<RemoteLogSegmentMetadata>> convert
     ) throws RemoteStorageException {
         return lookUps.answer(question, timeoutMs ->
-            calls.make(name, () -> read.answer(blockingStub(timeoutMs)), convert));
+            failures.call(name, () -> read.answer(blockingStub(timeoutMs)), convert));
     }
 
     /** Returns IsReady's answer; true is kept for a second, and any failure is false. */
@@ -192,12 +194,6 @@ final class MetadataService implements AutoCloseable {
         });
     }
 
-    /** Publishes the figures of calls and look-ups. */
-    void publish(PluginFigures figures) {
-        channel.figures().publish(figures);
-        lookUps.publish(figures);
-    }
-
     /** Cancels all calls. Idempotent. */
     @Override
     public void close() {
@@ -207,7 +203,7 @@ final class MetadataService implements AutoCloseable {
         lookUps.close();
     }
 
-    private List<TopicIdPartition> takenPartitions(int limit) {
+    private List<TopicIdPartition> acceptedPartitions(int limit) {
         return notices.taken(limit);
     }
 
@@ -218,5 +214,41 @@ final class MetadataService implements AutoCloseable {
 
     private static Map<String, String> change(String method) {
         return Map.of("service", RemoteLogMetadataManagerGrpc.SERVICE_NAME, "method", method);
+    }
+
+    /** The calls of notices. No leader epoch is sent: Kafka's interface has none. */
+    private final class LeadershipCalls implements LeadershipNotices.Sender {
+        private final Optional<String> clusterId;
+
+        /** @param clusterId by which an RLM knows whose the topics are */
+        LeadershipCalls(Optional<String> clusterId) {
+            this.clusterId = clusterId;
+        }
+
+        @Override
+        public void onPartitionLeadershipChanges(Map<TopicIdPartition, Role> roles)
+            throws StatusException {
+            OnPartitionLeadershipChangesRequest.Builder request =
+                OnPartitionLeadershipChangesRequest.newBuilder().setBrokerId(brokerId);
+            clusterId.ifPresent(request::setClusterId);
+            roles.forEach((partition, role) -> {
+                PartitionLeadership leadership = PartitionLeadership.newBuilder()
+                    .setTopicIdPartition(Conversions.toMessage(partition))
+                    .build();
+                switch (role) {
+                    case LEADER -> request.addLeaders(leadership);
+                    case FOLLOWER -> request.addFollowers(leadership);
+                }
+            });
+            blockingStub(requestTimeoutMs).onPartitionLeadershipChanges(request.build());
+        }
+
+        @Override
+        public void onStopPartitions(Set<TopicIdPartition> partitions) throws StatusException {
+            OnStopPartitionsRequest.Builder request =
+                OnStopPartitionsRequest.newBuilder().setBrokerId(brokerId);
+            partitions.forEach(stopped -> request.addPartitions(Conversions.toMessage(stopped)));
+            blockingStub(requestTimeoutMs).onStopPartitions(request.build());
+        }
     }
 }

@@ -36,12 +36,18 @@ record PemFile(String property, Path path) {
 
     private record Block(String label, byte[] content) { }
 
-    /** All certificates in the file's order, at least one. */
+    /** Returns all certificates in the file's order, at least one. */
     List<X509Certificate> certificates() throws TlsFileException {
         List<X509Certificate> certificates = new ArrayList<>();
         for (Block block : blocks()) {
             if (block.label.equals(CERTIFICATE)) {
-                certificates.add(certificate(block.content));
+                try {
+                    certificates.add((X509Certificate) CertificateFactory.getInstance("X.509")
+                        .generateCertificate(new ByteArrayInputStream(block.content)));
+                } catch (CertificateException e) {
+                    throw new TlsFileException(
+                        this, "one of its certificates cannot be read: " + e.getMessage());
+                }
             }
         }
         if (certificates.isEmpty()) {
@@ -81,17 +87,6 @@ record PemFile(String property, Path path) {
     @Override
     public String toString() {
         return property + "=" + path;
-    }
-
-    private X509Certificate certificate(byte[] content) throws TlsFileException {
-        try {
-            CertificateFactory factory = CertificateFactory.getInstance("X.509");
-            return (X509Certificate)
-                factory.generateCertificate(new ByteArrayInputStream(content));
-        } catch (CertificateException e) {
-            throw new TlsFileException(
-                this, "one of its certificates cannot be read: " + e.getMessage());
-        }
     }
 
     private List<Block> blocks() throws TlsFileException {

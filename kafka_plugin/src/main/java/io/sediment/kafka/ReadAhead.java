@@ -1,6 +1,10 @@
 package io.sediment.kafka;
 
+import io.sediment.kafka.KeptLog.Read;
 import java.io.InputStream;
+import java.util.ArrayDeque;
+import java.util.Deque;
+import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
@@ -11,18 +15,24 @@ import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
 
 /**
- * Opens logs so that a sequential reader finds what it asks for next in memory. Kafka closes a log
- * after each fetch of a consumer, about 1 MiB, and opens it again where it stopped. Its figures are
- * in JMX. Thread-safe.
+ * Opens logs so that a sequential reader finds what it asks for next in memory. Kafka names no
+ * consumer: it closes a log after each fetch, about 1 MiB, and opens it again where it stopped. A
+ * read is sequential if it begins within the bytes of an earlier read or at their end (Kafka goes
+ * back to an entry of the offset index), or in the segment behind one that was read to its end. Its
+ * figures are in JMX. Thread-safe.
  */
-final class ReadAhead implements ReadAheadMXBean, AutoCloseable {
-    private final long maxBytes;
+final class ReadAhead implements AutoCloseable {
+    // Of the reads that are remembered; a reader counts once, until so many others have read.
+    private static final int MAX_READS = 1024;
+
     private final ChunkSource ranges;
     private final Optional<DiskChunks> disk;
     private final ChunkCache cache;
-    private final Readers readers = new Readers();
     private final JmxBean figures;
     private final long freeEveryMs;
+
+    // All below are guarded by this; the latest read is the first.
+    private final Deque<Read> reads = new ArrayDeque<>();
     private CompletableFuture<Void> nextFreeing = new CompletableFuture<>();
     private boolean isClosed;
 
@@ -44,11 +54,21 @@ final class ReadAhead implements ReadAheadMXBean, AutoCloseable {
         LongSupplier clock,
         long freeEveryMs
     ) {
-        this.maxBytes = maxBytes;
         this.ranges = ranges;
         this.disk = disk;
         cache = new ChunkCache(maxBytes, chunks, disk, clock);
-        figures = new JmxBean("ReadAhead", broker, this);
+        figures = new JmxBean("ReadAhead", broker, Map.ofEntries(
+            Map.entry("MaxBytes", () -> maxBytes),
+            Map.entry("HeldBytes", () -> counts().heldBytes()),
+            Map.entry("Hits", () -> counts().hits()),
+            Map.entry("Misses", () -> counts().misses()),
+            Map.entry("Misfits", () -> counts().misfits()),
+            Map.entry("Evictions", () -> counts().evictions()),
+            Map.entry("FetchedAheadBytes", () -> counts().fetchedAheadBytes()),
+            Map.entry("NeverUsedBytes", () -> counts().neverUsedBytes()),
+            Map.entry("DiskHeldBytes", () -> diskCounts().heldBytes()),
+            Map.entry("DiskHits", () -> diskCounts().hits()),
+            Map.entry("DiskFailures", () -> diskCounts().failures())));
         this.freeEveryMs = freeEveryMs;
         freeRegularly();
     }
@@ -60,14 +80,12 @@ final class ReadAhead implements ReadAheadMXBean, AutoCloseable {
      */
     InputStream open(RemoteLogSegmentMetadata segment, int startPosition)
         throws RemoteStorageException {
-        Readers.Begun begun = readers.begin(segment, startPosition);
-        begun.earlier().ifPresent(earlier -> passChunks(earlier, begun.read()));
-        return new KeptLog(cache, ranges, begun.read());
+        return new KeptLog(cache, ranges, begin(segment, startPosition));
     }
 
     /** Fetches a segment's first chunk if a sequential reader is at the end of the one before. */
     void expect(RemoteLogSegmentMetadata segment) {
-        if (segment.segmentSizeInBytes() > 0 && readers.anyBegins(segment)) {
+        if (segment.segmentSizeInBytes() > 0 && isAwaited(segment)) {
             cache.fetchAhead(segment, 0, 1);
         }
     }
@@ -77,25 +95,8 @@ final class ReadAhead implements ReadAheadMXBean, AutoCloseable {
         cache.drop(segment);
     }
 
-    /** Publishes the same figures among the broker's metrics. */
-    void publish(PluginFigures plugin) {
-        plugin.add("read-ahead-max-bytes", "The bound of the bytes held.", this::getMaxBytes);
-        plugin.add("read-ahead-held-bytes", "Bytes of logs in memory, or about to arrive.",
-            this::getHeldBytes);
-        plugin.add("read-ahead-hits-total", "Chunks that a reader found in memory.", this::getHits);
-        plugin.add("read-ahead-misses-total", "Chunks that a sequential reader did not find.",
-            this::getMisses);
-        plugin.add("read-ahead-misfits-total", "Of these, chunks without room.", this::getMisfits);
-        plugin.add("read-ahead-evictions-total", "Chunks evicted for others.", this::getEvictions);
-        plugin.add("read-ahead-fetched-bytes-total", "Bytes asked for before a reader needed them.",
-            this::getFetchedAheadBytes);
-        plugin.add("read-ahead-never-used-bytes-total", "Of these, bytes that none needed.",
-            this::getNeverUsedBytes);
-        plugin.add("read-ahead-disk-held-bytes", "Bytes of logs on the disk.",
-            this::getDiskHeldBytes);
-        plugin.add("read-ahead-disk-hits-total", "Chunks read from the disk.", this::getDiskHits);
-        plugin.add("read-ahead-disk-failures-total",
-            "Files damaged or missing, and failures of the disk.", this::getDiskFailures);
+    ChunkCache.Counts counts() {
+        return cache.counts();
     }
 
     @Override
@@ -109,59 +110,25 @@ final class ReadAhead implements ReadAheadMXBean, AutoCloseable {
         figures.close();
     }
 
-    @Override
-    public long getMaxBytes() {
-        return maxBytes;
+    /** Remembers a read in place of the one that it continues. */
+    private synchronized Read begin(RemoteLogSegmentMetadata segment, int startPosition) {
+        Optional<Read> earlier = reads.stream()
+            .filter(read -> read.isContinuedAt(segment, startPosition))
+            .findFirst();
+        Read read = new Read(segment, startPosition, earlier);
+        if (earlier.isPresent()) {
+            reads.remove(earlier.get());
+            passChunks(earlier.get(), read);
+        } else if (reads.size() == MAX_READS) {
+            reads.removeLast();
+        }
+        reads.addFirst(read);
+        return read;
     }
 
-    @Override
-    public long getHeldBytes() {
-        return cache.counts().heldBytes();
-    }
-
-    @Override
-    public long getHits() {
-        return cache.counts().hits();
-    }
-
-    @Override
-    public long getMisses() {
-        return cache.counts().misses();
-    }
-
-    @Override
-    public long getMisfits() {
-        return cache.counts().misfits();
-    }
-
-    @Override
-    public long getEvictions() {
-        return cache.counts().evictions();
-    }
-
-    @Override
-    public long getFetchedAheadBytes() {
-        return cache.counts().fetchedAheadBytes();
-    }
-
-    @Override
-    public long getNeverUsedBytes() {
-        return cache.counts().neverUsedBytes();
-    }
-
-    @Override
-    public long getDiskHeldBytes() {
-        return diskCounts().heldBytes();
-    }
-
-    @Override
-    public long getDiskHits() {
-        return diskCounts().hits();
-    }
-
-    @Override
-    public long getDiskFailures() {
-        return diskCounts().failures();
+    /** Returns whether a sequential reader is at the end of the segment before. */
+    private synchronized boolean isAwaited(RemoteLogSegmentMetadata segment) {
+        return reads.stream().anyMatch(read -> read.isSequential() && read.isAtEndBefore(segment));
     }
 
     private synchronized void freeRegularly() {
@@ -180,8 +147,8 @@ final class ReadAhead implements ReadAheadMXBean, AutoCloseable {
         return disk.map(DiskChunks::counts).orElse(DiskChunks.Counts.NONE);
     }
 
-    /** The chunks from where the earlier read began to the one where the next begins. */
-    private void passChunks(Readers.Read earlier, Readers.Read next) {
+    /** Passes the chunks from where the earlier read began to the one where the next begins. */
+    private void passChunks(Read earlier, Read next) {
         RemoteLogSegmentMetadata segment = earlier.segment();
         boolean isSame =
             segment.remoteLogSegmentId().equals(next.segment().remoteLogSegmentId());

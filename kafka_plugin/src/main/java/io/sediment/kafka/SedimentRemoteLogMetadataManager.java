@@ -22,8 +22,6 @@ import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 
 import org.apache.kafka.common.TopicIdPartition;
-import org.apache.kafka.common.metrics.Monitorable;
-import org.apache.kafka.common.metrics.PluginMetrics;
 import org.apache.kafka.server.log.remote.storage.RemoteLogMetadataManager;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadataUpdate;
@@ -47,8 +45,7 @@ import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageExceptio
  * them, is a {@link RetriableRemoteStorageException}; a read of a partition that RLMM does not know
  * is a {@link RemoteResourceNotFoundException}; null arguments are refused.
  */
-public final class SedimentRemoteLogMetadataManager
-    implements RemoteLogMetadataManager, Monitorable {
+public final class SedimentRemoteLogMetadataManager implements RemoteLogMetadataManager {
     private static final int PAGE_SIZE = 500;
 
     private volatile MetadataService service;
@@ -62,12 +59,6 @@ public final class SedimentRemoteLogMetadataManager
     public void configure(Map<String, ?> configs) {
         MetadataManagerConfig config = new MetadataManagerConfig(configs);
         service = new MetadataService(config);
-    }
-
-    /** Publishes what the plugin counts among the broker's metrics. Call it once configured. */
-    @Override
-    public void withPluginMetrics(PluginMetrics metrics) {
-        service().publish(new PluginFigures(metrics));
     }
 
     /**

@@ -19,8 +19,6 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
 import java.util.stream.Stream;
 
-import org.apache.kafka.common.metrics.Monitorable;
-import org.apache.kafka.common.metrics.PluginMetrics;
 import org.apache.kafka.server.log.remote.storage.LogSegmentData;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata.CustomMetadata;
@@ -36,7 +34,7 @@ import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageExceptio
  * <p>Thread-safe once configured. If a retry may succeed, for example because the service is away,
  * the failure is a {@link RetriableRemoteStorageException}; null arguments are refused.
  */
-public final class SedimentRemoteStorageManager implements RemoteStorageManager, Monitorable {
+public final class SedimentRemoteStorageManager implements RemoteStorageManager {
     // A reader waits for this call, and then for the stream instead.
     private static final int OPEN_TIMEOUT_MS = 5_000;
     // A server that stops closes its connections meanwhile, so that the repeat goes to another one.
@@ -79,15 +77,6 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager,
             disk,
             System::nanoTime,
             FREE_EVERY_MS);
-    }
-
-    /** Publishes the plugin's figures among the broker's metrics. Call it once configured. */
-    @Override
-    public void withPluginMetrics(PluginMetrics metrics) {
-        PluginFigures figures = new PluginFigures(metrics);
-        configured().figures().publish(figures);
-        readAhead.publish(figures);
-        direct.ifPresent(reads -> reads.publish(figures));
     }
 
     /**
@@ -175,7 +164,7 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager,
         configured();
         readAhead.drop(metadata.remoteLogSegmentId());
         try {
-            new UnaryCalls(failures()).make(
+            failures().call(
                 "DeleteLogSegmentData",
                 () -> stub()
                     .withDeadlineAfter(config.requestTimeoutMs(), TimeUnit.MILLISECONDS)
@@ -210,7 +199,7 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager,
         OpenLogSegmentRequest request = OpenLogSegmentRequest.newBuilder()
             .setMetadata(Conversions.toMessage(metadata))
             .build();
-        return new UnaryCalls(failures()).make(
+        return failures().call(
             "OpenLogSegment",
             () -> stub()
                 .withDeadlineAfter(OPEN_TIMEOUT_MS, TimeUnit.MILLISECONDS)
@@ -238,7 +227,7 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager,
     ) throws RemoteStorageException {
         Patience patience = Patience.withRead(config.progressTimeoutMs());
         try {
-            return ChunkInputStream.open(
+            return new ChunkInputStream<>(
                 begin.apply(stub(patience).withOption(CallFigures.ATTEMPT, Attempt.FIRST)),
                 data, name, failures(), patience);
         } catch (RemoteStorageException e) {
@@ -252,7 +241,7 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager,
             throw failures().ofInterrupt(name, e);
         }
         Patience again = Patience.withRead(config.progressTimeoutMs());
-        return ChunkInputStream.open(
+        return new ChunkInputStream<>(
             begin.apply(stub(again).withOption(CallFigures.ATTEMPT, Attempt.REPEAT)),
             data, name, failures(), again);
     }

@@ -108,11 +108,6 @@ final class ServiceChannel implements CallFigures.Observer, AutoCloseable {
         return observed;
     }
 
-    /** Returns the figures of the calls. */
-    CallFigures figures() {
-        return figures;
-    }
-
     /** Names the service and its target, for messages: "RSM at host:port". */
     @Override
     public String toString() {

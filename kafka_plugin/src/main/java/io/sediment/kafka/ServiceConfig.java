@@ -36,8 +36,6 @@ abstract class ServiceConfig extends AbstractConfig {
 
     private final String prefix;
     private final String broker;
-    private final String target;
-    private final int requestTimeoutMs;
 
     /** @throws ConfigException naming the property at fault in full, prefix included */
     ServiceConfig(ConfigDef definition, String prefix, Map<String, ?> configs) {
@@ -50,54 +48,31 @@ abstract class ServiceConfig extends AbstractConfig {
             .map(String::valueOf)
             .orElse("-1");
         requireKnown(definition, prefix, configs.keySet());
-        target = getString(prefix + ENDPOINT);
-        requestTimeoutMs = getInt(prefix + REQUEST_TIMEOUT_MS);
         requireProtocolAndItsFiles();
     }
 
     static ConfigDef definition(String prefix, String service) {
         return new ConfigDef()
             .define(
-                prefix + ENDPOINT,
-                ConfigDef.Type.STRING,
-                ConfigDef.NO_DEFAULT_VALUE,
+                prefix + ENDPOINT, ConfigDef.Type.STRING, ConfigDef.NO_DEFAULT_VALUE,
                 ConfigDef.LambdaValidator.with(
                     ServiceConfig::requireTarget,
                     () -> "host:port, dns:///host:port or ipv4:address:port,address:port"),
                 ConfigDef.Importance.HIGH,
                 "Where " + service + " listens: host:port, an IPv6 address in brackets, or another"
                     + " target of gRPC.")
-            .define(
-                prefix + SECURITY_PROTOCOL,
-                ConfigDef.Type.STRING,
-                null,
-                ConfigDef.Importance.HIGH,
+            .define(prefix + SECURITY_PROTOCOL, ConfigDef.Type.STRING, null, ConfigDef.Importance.HIGH,
                 "Required. SSL: mutual TLS with three files. PLAINTEXT: no encryption, no identity.")
-            .define(
-                prefix + SSL_CA_FILE,
-                ConfigDef.Type.STRING,
-                null,
-                ConfigDef.Importance.HIGH,
+            .define(prefix + SSL_CA_FILE, ConfigDef.Type.STRING, null, ConfigDef.Importance.HIGH,
                 "PEM file with the authorities that sign the certificate of " + service + ".")
-            .define(
-                prefix + SSL_CERTIFICATE_FILE,
-                ConfigDef.Type.STRING,
-                null,
+            .define(prefix + SSL_CERTIFICATE_FILE, ConfigDef.Type.STRING, null,
                 ConfigDef.Importance.HIGH,
                 "PEM file with the broker's certificate, then those of its intermediate "
                     + "authorities.")
-            .define(
-                prefix + SSL_KEY_FILE,
-                ConfigDef.Type.STRING,
-                null,
-                ConfigDef.Importance.HIGH,
+            .define(prefix + SSL_KEY_FILE, ConfigDef.Type.STRING, null, ConfigDef.Importance.HIGH,
                 "PEM file with the private key of that certificate, PKCS #8, not encrypted.")
-            .define(
-                prefix + REQUEST_TIMEOUT_MS,
-                ConfigDef.Type.INT,
-                DEFAULT_REQUEST_TIMEOUT_MS,
-                ConfigDef.Range.atLeast(1),
-                ConfigDef.Importance.LOW,
+            .define(prefix + REQUEST_TIMEOUT_MS, ConfigDef.Type.INT, DEFAULT_REQUEST_TIMEOUT_MS,
+                ConfigDef.Range.atLeast(1), ConfigDef.Importance.LOW,
                 "How long a call that is not a stream may take, its retries included.");
     }
 
@@ -108,7 +83,7 @@ abstract class ServiceConfig extends AbstractConfig {
 
     /** Returns where the service listens, as gRPC reads it. */
     String target() {
-        return target;
+        return getString(prefix + ENDPOINT);
     }
 
     /** Names the property that chooses between TLS and plaintext, for messages. */
@@ -126,7 +101,7 @@ abstract class ServiceConfig extends AbstractConfig {
 
     /** Returns how long a call that is not a stream may take, its retries included. */
     int requestTimeoutMs() {
-        return requestTimeoutMs;
+        return getInt(prefix + REQUEST_TIMEOUT_MS);
     }
 
     private static Map<String, Object> withPrefix(String prefix, Map<String, ?> configs) {
@@ -170,10 +145,8 @@ abstract class ServiceConfig extends AbstractConfig {
         for (String key : keys) {
             boolean isOfKafka = OF_THE_BROKER.contains(key) || key.startsWith(OF_KAFKAS_MANAGER);
             if (!isOfKafka && !definition.names().contains(prefix + key)) {
-                throw new ConfigException(prefix + key + " is no setting of this plugin"
-                    + Spelling.closest(prefix + key, definition.names())
-                        .map(known -> "; did you mean " + known + "?")
-                        .orElse(": remove it"));
+                throw new ConfigException(prefix + key + " is no setting of this plugin, which has "
+                    + definition.names().stream().sorted().collect(Collectors.joining(", ")));
             }
         }
     }

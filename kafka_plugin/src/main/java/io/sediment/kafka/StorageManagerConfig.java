@@ -23,57 +23,30 @@ final class StorageManagerConfig extends ServiceConfig {
     private static final long DEFAULT_READ_AHEAD_DIRECTORY_MAX_BYTES = 4L * 1024 * 1024 * 1024;
     private static final String DIRECT_READS = PREFIX + "direct.reads";
     private static final ConfigDef DEFINITION = definition(PREFIX, "RSM")
-        .define(
-            PROGRESS_TIMEOUT_MS,
-            ConfigDef.Type.INT,
-            DEFAULT_PROGRESS_TIMEOUT_MS,
-            ConfigDef.Range.atLeast(1),
-            ConfigDef.Importance.LOW,
+        .define(PROGRESS_TIMEOUT_MS, ConfigDef.Type.INT, DEFAULT_PROGRESS_TIMEOUT_MS,
+            ConfigDef.Range.atLeast(1), ConfigDef.Importance.LOW,
             "How long a running copy or read may make no progress before it is cancelled.")
-        .define(
-            READ_AHEAD_MAX_BYTES,
-            ConfigDef.Type.LONG,
-            DEFAULT_READ_AHEAD_MAX_BYTES,
-            ConfigDef.Range.atLeast(0),
-            ConfigDef.Importance.MEDIUM,
+        .define(READ_AHEAD_MAX_BYTES, ConfigDef.Type.LONG, DEFAULT_READ_AHEAD_MAX_BYTES,
+            ConfigDef.Range.atLeast(0), ConfigDef.Importance.MEDIUM,
             "How many bytes of logs to hold in the broker's heap for all sequential readers; 0"
                 + " reads nothing ahead.")
-        .define(
-            READ_AHEAD_DIRECTORY,
-            ConfigDef.Type.STRING,
-            null,
-            ConfigDef.Importance.LOW,
+        .define(READ_AHEAD_DIRECTORY, ConfigDef.Type.STRING, null, ConfigDef.Importance.LOW,
             "A directory of this broker's own for more chunks of logs than fit in the heap.")
-        .define(
-            READ_AHEAD_DIRECTORY_MAX_BYTES,
-            ConfigDef.Type.LONG,
+        .define(READ_AHEAD_DIRECTORY_MAX_BYTES, ConfigDef.Type.LONG,
             DEFAULT_READ_AHEAD_DIRECTORY_MAX_BYTES,
-            ConfigDef.Range.atLeast(ChunkCache.CHUNK_BYTES),
-            ConfigDef.Importance.LOW,
+            ConfigDef.Range.atLeast(ChunkCache.CHUNK_BYTES), ConfigDef.Importance.LOW,
             "How many bytes of logs to hold in that directory.")
-        .define(
-            DIRECT_READS,
-            ConfigDef.Type.BOOLEAN,
-            false,
-            ConfigDef.Importance.MEDIUM,
+        .define(DIRECT_READS, ConfigDef.Type.BOOLEAN, false, ConfigDef.Importance.MEDIUM,
             "Whether to read chunks from the object store itself, by URLs that RSM hands out; RSM"
                 + " needs RSM_DIRECT_READS=true.");
 
-    private final int progressTimeoutMs;
-    private final long readAheadMaxBytes;
     private final Optional<Path> readAheadDirectory;
-    private final long readAheadDirectoryMaxBytes;
-    private final boolean directReads;
 
     StorageManagerConfig(Map<String, ?> configs) {
         super(DEFINITION, PREFIX, configs);
-        progressTimeoutMs = getInt(PROGRESS_TIMEOUT_MS);
-        readAheadMaxBytes = getLong(READ_AHEAD_MAX_BYTES);
-        directReads = getBoolean(DIRECT_READS);
         readAheadDirectory = Optional.ofNullable(getString(READ_AHEAD_DIRECTORY))
             .map(StorageManagerConfig::parsePath);
-        readAheadDirectoryMaxBytes = getLong(READ_AHEAD_DIRECTORY_MAX_BYTES);
-        if (directReads) {
+        if (directReads()) {
             requireRoomForAChunk(DIRECT_READS + "=true");
         }
         if (readAheadDirectory.isPresent()) {
@@ -86,12 +59,12 @@ final class StorageManagerConfig extends ServiceConfig {
 
     /** Returns how long a running copy or read may make no progress before it is cancelled. */
     int progressTimeoutMs() {
-        return progressTimeoutMs;
+        return getInt(PROGRESS_TIMEOUT_MS);
     }
 
     /** Returns how many bytes of logs to hold in the heap for all sequential readers. */
     long readAheadMaxBytes() {
-        return readAheadMaxBytes;
+        return getLong(READ_AHEAD_MAX_BYTES);
     }
 
     /**
@@ -103,7 +76,7 @@ final class StorageManagerConfig extends ServiceConfig {
         return readAheadDirectory.map(directory -> {
             try {
                 return new DiskChunks(
-                    directory, readAheadDirectoryMaxBytes, Files::newOutputStream,
+                    directory, getLong(READ_AHEAD_DIRECTORY_MAX_BYTES), Files::newOutputStream,
                     System::nanoTime);
             } catch (IOException e) {
                 throw new ConfigException(READ_AHEAD_DIRECTORY + "=" + directory
@@ -115,13 +88,13 @@ final class StorageManagerConfig extends ServiceConfig {
 
     /** Returns whether to read chunks from the object store itself. */
     boolean directReads() {
-        return directReads;
+        return getBoolean(DIRECT_READS);
     }
 
     private void requireRoomForAChunk(String setting) {
-        if (readAheadMaxBytes < ChunkCache.CHUNK_BYTES) {
+        if (readAheadMaxBytes() < ChunkCache.CHUNK_BYTES) {
             throw new ConfigException(setting + " needs chunks of " + ChunkCache.CHUNK_BYTES
-                + " bytes: " + READ_AHEAD_MAX_BYTES + "=" + readAheadMaxBytes
+                + " bytes: " + READ_AHEAD_MAX_BYTES + "=" + readAheadMaxBytes()
                 + " has no room for one");
         }
     }

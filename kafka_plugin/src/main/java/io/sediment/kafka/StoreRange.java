@@ -17,7 +17,7 @@ import java.util.zip.CRC32C;
  *
  * <p>By HttpURLConnection: java.net.http.HttpClient was a third slower in measurements.
  */
-final class StoreRange extends InputStream {
+final class StoreRange extends BulkStream {
     private static final int CONNECT_TIMEOUT_MS = 3_000;
     private static final int READ_TIMEOUT_MS = 5_000;
     private static final int MAX_ERROR_BYTES = 4096;
@@ -58,12 +58,6 @@ final class StoreRange extends InputStream {
             }
             throw failure(e);
         }
-    }
-
-    @Override
-    public int read() throws IOException {
-        byte[] one = new byte[1];
-        return read(one, 0, 1) < 0 ? -1 : Byte.toUnsignedInt(one[0]);
     }
 
     @Override

@@ -52,7 +52,7 @@ class DirectReadsOverHttpsTest {
         assertArrayEquals(log, readAll());
 
         assertEquals(List.of(), streamed);
-        assertEquals(SIZE, reads.getBytes());
+        assertEquals(SIZE, reads.figures.get("Bytes"));
     }
 
     @Test
@@ -66,7 +66,7 @@ class DirectReadsOverHttpsTest {
 
         assertEquals(List.of(0, 0), streamed);
         assertEquals(List.of(), store.starts());
-        assertEquals(0, reads.getBytes());
+        assertEquals(0, reads.figures.get("Bytes"));
         assertSaidOnce(lines, store.host(), "SSLHandshakeException");
     }
 

@@ -70,8 +70,8 @@ class DirectReadsTest {
         assertRead(0);
         assertEquals(List.of(0), store.starts());
         assertEquals(List.of(), streamed);
-        assertEquals(SIZE, reads.getBytes());
-        assertEquals(0, reads.getFailures());
+        assertEquals(SIZE, reads.figures.get("Bytes"));
+        assertEquals(0, reads.figures.get("Failures"));
     }
 
     @Test
@@ -114,8 +114,8 @@ class DirectReadsTest {
         List<String> lines = LogLines.during(() -> assertRead(0));
 
         assertEquals(List.of(MIB), streamed);
-        assertEquals(MIB, reads.getBytes());
-        assertEquals(1, reads.getFailures());
+        assertEquals(MIB, reads.figures.get("Bytes"));
+        assertEquals(1, reads.figures.get("Failures"));
         String line = onlyWarning(lines);
         assertTrue(line.contains(segment.remoteLogSegmentId().toString()), line);
         assertTrue(line.contains("bytes " + MIB + " to " + (2 * MIB - 1)), line);
@@ -211,7 +211,7 @@ class DirectReadsTest {
         store.cutAfter(MIB + 10);
         assertRead(0);
         assertEquals(List.of(MIB), streamed);
-        assertEquals(MIB, reads.getBytes());
+        assertEquals(MIB, reads.figures.get("Bytes"));
     }
 
     @Test

@@ -12,6 +12,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Random;
 
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
 import org.junit.jupiter.api.Test;
 
@@ -19,6 +20,7 @@ class LogRangesTest {
     private static final int FIRST = LogRanges.FIRST_RANGE_BYTES;
 
     private final byte[] log = new byte[10 * FIRST + 7];
+    private final RemoteLogSegmentMetadata segment = Samples.newSegment(0, log.length);
     private final List<List<Integer>> opened = new ArrayList<>();
     private int closed;
 
@@ -77,9 +79,9 @@ class LogRangesTest {
     void failureOfFirstRangeIsThrownAndOfLaterOneIsReadError() throws Exception {
         assertThrows(
             RemoteStorageException.class,
-            () -> new LogRanges(LogRangesTest::fail, 0, log.length - 1));
+            () -> new LogRanges(LogRangesTest::fail, segment, 0));
         InputStream stream = new LogRanges(
-            (start, end) -> start == 0 ? open(start, end) : fail(start, end), 0, log.length - 1);
+            (of, start, end) -> start == 0 ? open(of, start, end) : fail(of, start, end), segment, 0);
         stream.skipNBytes(FIRST);
         IOException failure = assertThrows(IOException.class, stream::read);
         assertEquals(RemoteStorageException.class, failure.getCause().getClass());
@@ -89,18 +91,18 @@ class LogRangesTest {
     void rangeThatIsShortIsNoEnd() throws Exception {
         for (int shortRange : new int[] {0, 1}) {
             InputStream stream = new LogRanges(
-                (start, end) -> open(start, start == shortRange * FIRST ? end - 1 : end),
-                0,
-                2 * FIRST - 1);
+                (of, start, end) -> open(of, start, start == shortRange * FIRST ? end - 1 : end),
+                Samples.newSegment(0, 2 * FIRST),
+                0);
             assertThrows(IOException.class, stream::readAllBytes);
         }
     }
 
     private InputStream from(int position) throws RemoteStorageException {
-        return new LogRanges(this::open, position, log.length - 1);
+        return new LogRanges(this::open, segment, position);
     }
 
-    private InputStream open(int start, int end) {
+    private InputStream open(RemoteLogSegmentMetadata of, int start, int end) {
         opened.add(List.of(start, end));
         return new ByteArrayInputStream(log, start, end - start + 1) {
             @Override
@@ -110,7 +112,8 @@ class LogRangesTest {
         };
     }
 
-    private static InputStream fail(int start, int end) throws RemoteStorageException {
+    private static InputStream fail(RemoteLogSegmentMetadata of, int start, int end)
+        throws RemoteStorageException {
         throw new RemoteStorageException("no range from " + start + " to " + end);
     }
 }

@@ -17,12 +17,13 @@ import io.sediment.tieredstorage.v1.UpdateRemoteLogSegmentMetadataRequest;
 import io.sediment.tieredstorage.v1.UpdateRemoteLogSegmentMetadataResponse;
 import java.io.IOException;
 import java.io.InputStream;
+import java.lang.management.ManagementFactory;
 import java.util.Optional;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Supplier;
+import javax.management.JMException;
+import javax.management.ObjectName;
 
-import org.apache.kafka.common.internals.Plugin;
-import org.apache.kafka.common.metrics.Metrics;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadataUpdate;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentState;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
@@ -39,16 +40,13 @@ class LostCallsTest {
     private final Rlmm rlmm = new Rlmm();
     private final LocalServer rsmServer = new LocalServer(rsm);
     private final LocalServer rlmmServer = new LocalServer(rlmm);
-    private final Metrics metrics = new Metrics();
     private final SedimentRemoteLogMetadataManager metadata =
         new SedimentRemoteLogMetadataManager();
-    private Plugin<SedimentRemoteStorageManager> storage;
+    private final SedimentRemoteStorageManager storage = new SedimentRemoteStorageManager();
 
     @BeforeEach
     void start() {
-        SedimentRemoteStorageManager manager = new SedimentRemoteStorageManager();
-        manager.configure(rsmServer.settings("broker.id", 7));
-        storage = Plugin.wrapInstance(manager, metrics, "remote.log.storage.manager.class.name");
+        storage.configure(rsmServer.settings("broker.id", 7));
         metadata.configure(rlmmServer.settings("node.id", 7));
     }
 
@@ -58,7 +56,6 @@ class LostCallsTest {
         metadata.close();
         rsmServer.close();
         rlmmServer.close();
-        metrics.close();
     }
 
     @ParameterizedTest
@@ -71,9 +68,9 @@ class LostCallsTest {
         }
 
         assertEquals(2, rsm.fetches.get());
-        assertEquals(1, figure("calls-total"));
-        assertEquals(1, figure("call-repeats-total"));
-        assertEquals(0, figure("call-failures-total"));
+        assertEquals(1, figure("Calls"));
+        assertEquals(1, figure("Repeats"));
+        assertEquals(0, figure("Failures"));
     }
 
     @Test
@@ -83,7 +80,7 @@ class LostCallsTest {
         assertThrows(RetriableRemoteStorageException.class, this::open);
 
         assertEquals(2, rsm.fetches.get());
-        assertEventually(() -> figure("call-failures-total") == 1, "the failure is counted");
+        assertEventually(() -> figure("Failures") == 1, "the failure is counted");
     }
 
     @Test
@@ -95,7 +92,7 @@ class LostCallsTest {
         assertThrows(RetriableRemoteStorageException.class, this::open);
 
         assertEquals(1, rsm.fetches.get());
-        assertEventually(() -> figure("call-failures-total") == 1, "the failure is counted");
+        assertEventually(() -> figure("Failures") == 1, "the failure is counted");
     }
 
     @Test
@@ -108,7 +105,7 @@ class LostCallsTest {
         assertEquals(1, log.read());
         assertThrows(IOException.class, log::read);
         assertEquals(1, rsm.fetches.get());
-        assertEventually(() -> figure("call-failures-total") == 1, "the failure is counted");
+        assertEventually(() -> figure("Failures") == 1, "the failure is counted");
     }
 
     @Test
@@ -125,16 +122,18 @@ class LostCallsTest {
     }
 
     private InputStream open() throws RemoteStorageException {
-        return storage.get().fetchLogSegment(Samples.SEGMENT, 0, 1);
+        return storage.fetchLogSegment(Samples.SEGMENT, 0, 1);
     }
 
-    private long figure(String name) {
-        return metrics.metrics().entrySet().stream()
-            .filter(entry -> entry.getKey().name().equals(name))
-            .filter(entry -> "FetchLogSegment".equals(entry.getKey().tags().get("call")))
-            .map(entry -> (long) entry.getValue().metricValue())
-            .findFirst()
-            .orElseThrow();
+    private static long figure(String name) {
+        try {
+            return (long) ManagementFactory.getPlatformMBeanServer().getAttribute(
+                new ObjectName(
+                    "io.sediment.kafka:type=Calls,broker=7,service=RSM,call=FetchLogSegment"),
+                name);
+        } catch (JMException e) {
+            throw new AssertionError(name, e);
+        }
     }
 
     /** Loses some streams after their headers. */

@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.sediment.kafka.KeptLog.Read;
 import io.sediment.kafka.LogServer.After;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
@@ -86,6 +87,26 @@ class ReadAheadTest {
         assertEquals(log.length + LogRanges.FIRST_RANGE_BYTES, rsm.fetchedBytes());
         assertEquals(0, figure("NeverUsedBytes"));
         assertTrue(figure("Hits") >= log.length / FETCH);
+    }
+
+    @Test
+    void aReadIsContinuedWithinItsBytesAndAtItsEndButNotElsewhere() {
+        RemoteLogSegmentMetadata segment = Samples.newSegment(0, MIB);
+        RemoteLogSegmentMetadata next = Samples.newSegment(100, MIB);
+        Read read = new Read(segment, 1_000, Optional.empty());
+
+        assertFalse(read.isSequential());
+        assertTrue(new Read(segment, 1_000, Optional.of(read)).isSequential());
+        assertTrue(read.isContinuedAt(segment, 1_000), "it is tried again");
+        assertFalse(read.isContinuedAt(segment, 999));
+        assertFalse(read.isContinuedAt(segment, 1_001));
+        assertFalse(read.isContinuedAt(next, 0));
+        read.reach(3_000);
+        assertTrue(read.isContinuedAt(segment, 3_000));
+        assertFalse(read.isContinuedAt(segment, 3_001));
+        read.reach(MIB);
+        assertTrue(read.isContinuedAt(next, 0));
+        assertFalse(read.isContinuedAt(Samples.newSegment(101, MIB), 0));
     }
 
     @Test
@@ -252,7 +273,7 @@ class ReadAheadTest {
                 () -> 0, TimeUnit.MINUTES.toMillis(1))) {
             for (int reader = 0; reader < 6; reader++) {
                 readThrough(readAhead, Samples.newSegment(0, 2 * CHUNK));
-                assertEquals(0, readAhead.getMisfits());
+                assertEquals(0, readAhead.counts().misfits());
             }
         }
     }
@@ -265,9 +286,13 @@ class ReadAheadTest {
                 nowNanos::get, 10)) {
             readThrough(readAhead, Samples.newSegment(0, 2 * CHUNK));
             nowNanos.set(TimeUnit.SECONDS.toNanos(59));
-            assertTrue(readAhead.getHeldBytes() > 0);
+            assertTrue(readAhead.counts().heldBytes() > 0);
+            // Ten seconds until the reader seems to have stopped, and a minute.
             nowNanos.set(TimeUnit.SECONDS.toNanos(60));
-            assertEventually(() -> readAhead.getHeldBytes() == 0, "the memory is free");
+            assertEventually(() -> {
+                nowNanos.addAndGet(TimeUnit.SECONDS.toNanos(1));
+                return readAhead.counts().heldBytes() == 0;
+            }, "the memory is free");
         }
     }
 
@@ -291,11 +316,11 @@ class ReadAheadTest {
                         assertArrayEquals(Arrays.copyOfRange(log, start, start + FETCH),
                             stream.readNBytes(FETCH));
                     }
-                    assertTrue(readAhead.getHeldBytes() <= MAX_BYTES);
+                    assertTrue(readAhead.counts().heldBytes() <= MAX_BYTES);
                 }
             }
-            assertEquals(0, readAhead.getNeverUsedBytes());
-            assertTrue(readAhead.getMisfits() > readers);
+            assertEquals(0, readAhead.counts().neverUsedBytes());
+            assertTrue(readAhead.counts().misfits() > readers);
         }
         List<LogServer.Range> chunks =
             rsm.fetched().stream().filter(LogServer.Range::isChunk).toList();
