@@ -26,10 +26,6 @@ def _any_topic(topic: str) -> None:
     pass
 
 
-def _any_amount(size_bytes: int) -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class Call:
     """Describe the call that this thread serves.
@@ -43,8 +39,6 @@ class Call:
         left_s: returns the seconds until the caller's deadline; infinite if it has none.
         require_topic: raises PermissionDeniedError if the caller may not make this call for the
             topic. A service calls it with the name that it stored, if the request has only an id.
-        charge_bytes: counts bytes that the caller will read elsewhere against the caller's rate;
-            raises ThrottledError if the rate is used up.
         has_own_thread: a thread of this caller serves the call, so that a wait holds up no other.
         trace: the trace that work for this call continues; opaque, None if there is none.
     """
@@ -54,7 +48,6 @@ class Call:
     is_active: Callable[[], bool] = _always
     left_s: Callable[[], float] = _for_ever
     require_topic: Callable[[str], None] = _any_topic
-    charge_bytes: Callable[[int], None] = _any_amount
     has_own_thread: bool = False
     trace: object = None
 

@@ -213,12 +213,6 @@ class ServiceSettings(VariableSettings):
         "identities (a limit of 8 and 75: 8 for each identity, 11 for all). 100: no such room. "
         "Without TLS there are no identities.",
     )
-    identity_bytes_per_s: int = Field(
-        default=0,
-        ge=0,
-        description="The most bytes that the streams of one identity may send and receive "
-        "together, per second of one process; more waits. 0: no limit. Needs TLS.",
-    )
     default_deadline_ms: int = Field(
         default=30_000, ge=1, description="Deadline of a unary call whose client sets none, ms."
     )

@@ -28,9 +28,7 @@ def main() -> None:
         raise SystemExit(f"RLMM_DATABASE_URL: {e}") from e
     if settings.traces_endpoint is not None:
         trace_statements(engine)
-    manager = SqlRemoteLogMetadataManager(
-        engine, settings.limits(), settings.watch_limits(), settings.connection_shares()
-    )
+    manager = SqlRemoteLogMetadataManager(engine, settings.limits(), settings.watch_limits())
 
     publish_connections(engine)
     ages = VerificationAges(Transactions(engine))

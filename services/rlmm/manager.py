@@ -87,7 +87,7 @@ from services.rlmm.database import limits
 from services.rlmm.database.db import Transactions
 from services.rlmm.database.limits import Limits, check_storable, check_text
 from services.rlmm.database.schema_revision import is_usable, known_revision
-from services.rlmm.database.shares import ConnectionShares, WatchLimits
+from services.rlmm.database.shares import WatchLimits
 from services.rlmm.guards import (
     TOPIC_FIELD,
     end_freeze,
@@ -113,10 +113,9 @@ class SqlRemoteLogMetadataManager:
         engine: Engine,
         limits: Limits | None = None,
         watch_limits: WatchLimits | None = None,
-        connection_shares: ConnectionShares | None = None,
     ) -> None:
         self._transactions = Transactions(
-            engine, self._require_usable, connection_shares, lambda: self._watches.read_soon()
+            engine, self._require_usable, lambda: self._watches.read_soon()
         )
         self._is_usable = False
         self._limits = limits or Limits()

@@ -8,7 +8,7 @@ from pydantic_settings import SettingsConfigDict
 from services.common.settings import ServiceSettings, whole_of
 from services.rlmm.database.engine import DatabaseLimits
 from services.rlmm.database.limits import Limits
-from services.rlmm.database.shares import ConnectionShares, WatchLimits
+from services.rlmm.database.shares import WatchLimits
 
 
 class RlmmSettings(ServiceSettings):
@@ -28,9 +28,9 @@ class RlmmSettings(ServiceSettings):
         default=16,
         ge=1,
         le=512,
-        description="Maximum connections of one process to the database, with TLS those of the "
-        "calls of one identity. A process then has more (RLMM_IDENTITY_SHARE_PERCENT): 22 by "
-        "default. PostgreSQL's max_connections must allow for all processes.",
+        description="Maximum connections of one process to the database. With TLS a process has "
+        "more, for calls of other identities (RLMM_IDENTITY_SHARE_PERCENT): 22 by default. "
+        "PostgreSQL's max_connections must allow for all processes.",
     )
     database_pool_timeout_ms: int = Field(
         default=5_000, ge=1, description="How long a call waits for a connection from the pool, ms."
@@ -91,12 +91,6 @@ class RlmmSettings(ServiceSettings):
             lock_timeout_ms=self.database_lock_timeout_ms,
             idle_in_transaction_timeout_ms=self.database_idle_in_transaction_timeout_ms,
         )
-
-    def connection_shares(self) -> ConnectionShares | None:
-        """Return the bound of one identity; None if it may have all connections."""
-        if self.share_percent == 100:
-            return None
-        return ConnectionShares(self.database_pool_size, self.database_pool_timeout_ms / 1000)
 
     def watch_limits(self) -> WatchLimits:
         return WatchLimits(

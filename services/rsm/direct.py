@@ -58,7 +58,6 @@ class DirectReads:
 
     def _charge(self, size_bytes: int) -> None:
         """Charge the caller for the whole log."""
-        current_call().charge_bytes(size_bytes)
         self._rate.charge(size_bytes)
 
 

@@ -14,14 +14,11 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import REGISTRY
 
-from services.api.calls import current_call
 from services.api.errors import (
     PermissionDeniedError,
     RetriableRemoteStorageError,
-    ThrottledError,
     UnauthenticatedError,
 )
-from services.api.remote_storage_manager import FileDigest, LogDigest, OpenedLogSegment
 from services.api.roles import Role
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.client_security import ClientSecurity
@@ -296,45 +293,6 @@ def test_a_call_that_waits_for_its_turn_leaves_with_its_client(
 
     # Those that are served hold their threads; the others have made room.
     eventually(waits)
-
-
-def test_the_streams_of_an_identity_share_its_rate(deployment: Deployment) -> None:
-    def add_to(server: grpc.Server) -> None:
-        servicer = RemoteStorageManagerServicer(Endless())
-        pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
-
-    # 1 KiB a message: the burst, one more on credit, and then one in a second.
-    with deployment.served(add_to, NAME, identity_bytes_per_s=1024) as ports, ExitStack() as ended:
-        clients = Clients(deployment, ports, ended)
-        began_s = time.monotonic()
-        for _ in range(3):
-            stream = clients.of("broker").fetch_log_segment(a_segment(), 0)
-            next(stream)
-            stream.close()  # type: ignore[attr-defined]  # a generator
-        assert time.monotonic() - began_s > 0.5
-        began_s = time.monotonic()
-        next(clients.of("other").fetch_log_segment(a_segment(), 0))
-        assert time.monotonic() - began_s < 10
-
-
-def test_bytes_that_are_read_elsewhere_are_charged_to_the_identitys_rate(
-    deployment: Deployment,
-) -> None:
-    class Opening(Endless):
-        def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedLogSegment:
-            current_call().charge_bytes(10_000)
-            return OpenedLogSegment("https://store", 1, LogDigest(FileDigest(0, 0), ()))
-
-    def add_to(server: grpc.Server) -> None:
-        servicer = RemoteStorageManagerServicer(Opening())
-        pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
-
-    with deployment.served(add_to, NAME, identity_bytes_per_s=1024) as ports, ExitStack() as ended:
-        clients = Clients(deployment, ports, ended)
-        clients.of("broker").open_log_segment(a_segment())
-        with pytest.raises(ThrottledError, match=r"too many bytes of .*broker.*; retry in \d+ s"):
-            clients.of("broker").open_log_segment(a_segment())
-        clients.of("other").open_log_segment(a_segment())
 
 
 def test_a_service_does_not_start_with_a_bad_policy(deployment: Deployment) -> None:

@@ -8,7 +8,6 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.orm import Session
 
-from services.api.calls import Call, serving
 from services.api.errors import (
     InvalidRequestError,
     RemoteStorageError,
@@ -17,7 +16,6 @@ from services.api.errors import (
 from services.rlmm.database.db import Transactions
 from services.rlmm.database.engine import DatabaseLimits, create_database_engine
 from services.rlmm.database.metrics import LAST_SUCCESS, publish_connections
-from services.rlmm.database.shares import ConnectionShares
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.harness.published import published
 
@@ -110,7 +108,7 @@ def test_connections_in_use_are_published_and_a_call_without_one_is_counted(
         return [published(f"sediment_rlmm_database_connections_{name}") for name in names]
 
     publish_connections(engine)
-    before = works("look_up", "no_connection"), works("read", "no_connection")
+    before = works("look_up", "no_connection")
     assert state() == [0, CONNECTIONS]
     busy: list[Connection] = [engine.connect() for _ in range(CONNECTIONS)]
     assert state() == [CONNECTIONS, CONNECTIONS]
@@ -121,21 +119,7 @@ def test_connections_in_use_are_published_and_a_call_without_one_is_counted(
     engine.dispose()
     assert state() == [0, CONNECTIONS]
 
-    shares = ConnectionShares(1, timeout_s=0.001)
-    with shares.turn(), pytest.raises(RetriableRemoteStorageError, match="no turn within"):
-        Transactions(engine, shares=shares).read(ran("SELECT 1"))
-    assert works("look_up", "no_connection") == before[0] + 1
-    assert works("read", "no_connection") == before[1] + 1
-
-
-def test_a_call_whose_caller_left_before_its_turn_is_counted_as_cancelled(engine: Engine) -> None:
-    before = works("read", "cancelled"), works("read", "no_connection")
-    shares = ConnectionShares(1, timeout_s=60)
-    left = Call("-", "-", is_active=lambda: False)
-    with serving(left), shares.turn(), pytest.raises(RetriableRemoteStorageError, match="stopped"):
-        Transactions(engine, shares=shares).read(ran("SELECT 1"))
-    assert works("read", "cancelled") == before[0] + 1
-    assert works("read", "no_connection") == before[1]
+    assert works("look_up", "no_connection") == before + 1
 
 
 def test_a_database_that_does_not_answer_is_unreachable() -> None:

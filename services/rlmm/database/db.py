@@ -4,7 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
@@ -26,7 +26,6 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
-from services.api.calls import current_call
 from services.api.errors import (
     CorruptMetadataError,
     InvalidRequestError,
@@ -38,7 +37,6 @@ from services.common.failpoints import failpoint
 from services.rlmm.database.engine import LostSessionError, verify_session
 from services.rlmm.database.metrics import Operation, Result, observe
 from services.rlmm.database.rows import SEGMENT_COLUMNS
-from services.rlmm.database.shares import ConnectionShares
 
 T = TypeVar("T")
 
@@ -88,19 +86,14 @@ class Transactions:
         self,
         engine: Engine,
         require_usable: Callable[[], None] = lambda: None,
-        shares: ConnectionShares | None = None,
         after_commit: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare transactions on an engine.
 
         Args:
             require_usable: called before each change; raises if the schema must not be written.
-            shares: bounds the connections of one identity; None if nothing does.
             after_commit: called after each commit of a change; returns at once.
         """
-        self._turn: Callable[[], AbstractContextManager[None]] = (
-            nullcontext if shares is None else shares.turn
-        )
         self._engine = engine
         self._require_usable = require_usable
         self._after_commit = after_commit
@@ -122,7 +115,7 @@ class Transactions:
             return retry_if_rolled_back(lambda: self._change_once(work))
 
     def _change_once(self, work: Callable[[Session], T]) -> T:
-        with self._discarding(), self._turn(), self._sessions.begin() as session:
+        with self._discarding(), self._sessions.begin() as session:
             result = work(session)
             session.flush()
             failpoint("rlmm.before_commit")
@@ -141,7 +134,7 @@ class Transactions:
 
     def _read_once(self, query: Callable[[Connection], T]) -> T:
         # Sends no BEGIN. Detects the end of a session, whichever library ran the statement.
-        with self._turn(), self._autocommitting.begin() as connection:
+        with self._autocommitting.begin() as connection:
             return query(connection)
 
     def read_row(self, statement: str, parameters: Mapping[str, object]) -> Any:
@@ -159,7 +152,7 @@ class Transactions:
             return self._again_if_condemned(lambda: self._read_row_once(statement, parameters))
 
     def _read_row_once(self, statement: str, parameters: Mapping[str, object]) -> Any:
-        with self._turn(), self._cursor() as cursor:
+        with self._cursor() as cursor:
             return cursor.execute(statement, parameters, prepare=True).fetchone()
 
     def check_session(self) -> None:
@@ -172,7 +165,7 @@ class Transactions:
             self._again_if_condemned(self._check_session_once)
 
     def _check_session_once(self) -> None:
-        with self._turn(), self._pooled() as (pooled, _):
+        with self._pooled() as (pooled, _):
             verify_session(pooled)
 
     def _again_if_condemned(self, reading: Callable[[], T]) -> T:
@@ -241,7 +234,6 @@ class Transactions:
         with (
             _measured("scan"),
             self._discarding(),
-            self._turn(),
             self._engine.begin() as connection,
         ):
             return query(connection)
@@ -287,10 +279,6 @@ def _measured(operation: Operation) -> Iterator[None]:
     except (SQLAlchemyError, psycopg.Error) as e:
         result = _result_of(e)
         raise _our_error(e) from e
-    except RetriableRemoteStorageError:
-        # Raised by the shares of identities alone.
-        result = "no_connection" if current_call().is_active() else "cancelled"
-        raise
     except RemoteStorageError:
         # The database did what was asked, and RLMM refuses the request.
         result = "ok"

@@ -12,7 +12,6 @@ Result: TypeAlias = Literal[
     "ok",
     "unreachable",
     "no_connection",
-    "cancelled",
     "denied",
     "disk_full",
     "timeout",
@@ -27,8 +26,7 @@ DATABASE_SECONDS = Histogram(
     "Duration of work in the database, with the wait for a connection, by operation and result. "
     "Operation: change (a transaction with its retries), read (one statement), look_up (one "
     "prepared statement for one row), scan (a transaction that only reads). Result: ok (also if "
-    "RLMM refused the request), unreachable, no_connection (none was free in time), "
-    "cancelled (the caller left while it waited for one), denied, "
+    "RLMM refused the request), unreachable, no_connection (none was free in time), denied, "
     "disk_full, timeout (of a statement or lock), conflict (rolled back in each try), not_ready (a "
     "standby, or no schema), contradiction (of rows), failed.",
     ("operation", "result"),

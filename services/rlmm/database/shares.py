@@ -1,4 +1,4 @@
-"""Bound what one identity holds in a process: connections and watched partitions."""
+"""Bound the partitions that the watches of one identity name."""
 
 import random
 from collections.abc import Iterator
@@ -6,9 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 
-from services.api.calls import current_call
 from services.api.errors import ThrottledError
-from services.common.fair_queue import FairQueue
 
 AGE_SPREAD = 0.2
 """The share of the maximum age by which ages differ, so that clients do not resume at one time."""
@@ -78,58 +76,3 @@ def _too_many(what: str, limit: int, watched: int, count: int) -> ThrottledError
         f"too many watched {what} (limit {limit:,}): {watched:,} are watched and this watch names "
         f"{count:,}; retry when others have ended, or raise RLMM_WATCHED_PARTITIONS_MAX"
     )
-
-
-@dataclass(slots=True)
-class _OfIdentity:
-    """The queue of one identity, while calls use it."""
-
-    queue: FairQueue
-    users: int = 0
-
-
-class ConnectionShares:
-    """Bound the connections that the calls of one identity use at once. Thread-safe.
-
-    Threads have such a bound too, but one identity may have calls of several kinds, which together
-    have more threads than there are connections.
-    """
-
-    def __init__(self, most: int, timeout_s: float) -> None:
-        """Create the bound.
-
-        Args:
-            most: connections of one identity.
-            timeout_s: how long a call waits for its turn.
-        """
-        self._most = most
-        self._timeout_s = timeout_s
-        self._of_identity: dict[str, _OfIdentity] = {}
-        self._lock = Lock()
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Wait for the turn of the present call's identity, and count it while the block runs.
-
-        Raises:
-            RetriableRemoteStorageError: no turn came in time, or the caller has left.
-        """
-        call = current_call()
-        own = self._queue_of(call.actor)
-        try:
-            with own.queue.acquire(timeout_s=self._timeout_s, is_active=call.is_active):
-                yield
-        finally:
-            with self._lock:
-                own.users -= 1
-                if not own.users:
-                    del self._of_identity[call.actor]
-
-    def _queue_of(self, identity: str) -> _OfIdentity:
-        with self._lock:
-            own = self._of_identity.get(identity)
-            if own is None:
-                name = f"database connections of {identity} (limit {self._most})"
-                own = self._of_identity[identity] = _OfIdentity(FairQueue(name, self._most))
-            own.users += 1
-            return own

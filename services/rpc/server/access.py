@@ -1,16 +1,13 @@
 """Check each call, each request and each running stream against the policy."""
 
-from threading import Lock
 from typing import Any
 
 import grpc
-from cachetools import LRUCache
 from prometheus_client import Counter
 
 from services.api.errors import PermissionDeniedError, UnauthenticatedError
 from services.api.roles import PACKAGE, Roles, Rule, Topics, rule_of
 from services.api.watches import MAX_WATCHED
-from services.common.fair_queue import TokenBucket
 from services.common.reloaded_file import FileError, ReloadedFile
 from services.common.settings import ServiceSettings
 from services.rpc.server.identity import Caller, TokenVerifier, caller_of
@@ -27,7 +24,6 @@ DENIED_CALLS = Counter(
 # The role alone, and as many topics as a watch may name, which lasts longer than the policy. Import
 # alone may ask for more, with each message, which is checked then.
 _MOST_REMEMBERED = 1 + MAX_WATCHED
-_MOST_RATES = 4_096
 _NOBODY = Rule(frozenset(), Topics.NONE)
 
 
@@ -38,7 +34,6 @@ class Permit:
         identity: the caller.
         expires_at_s: as of Caller.
         method: the method, as gRPC names it.
-        rate: limits the bytes of the caller's streams; None if nothing does.
     """
 
     __slots__ = (
@@ -49,7 +44,6 @@ class Permit:
         "expires_at_s",
         "identity",
         "method",
-        "rate",
     )
 
     def __init__(
@@ -57,7 +51,6 @@ class Permit:
         caller: Caller,
         method: str,
         policy: ReloadedFile[Policy],
-        rate: TokenBucket | None = None,
     ) -> None:
         """Check that the identity has a role for the method.
 
@@ -67,7 +60,6 @@ class Permit:
         self.identity = caller.identity
         self.expires_at_s = caller.expires_at_s
         self.method = method
-        self.rate = rate
         self._policy = policy
         self._checked = policy.current()
         self._rule = rule_of(method) or _NOBODY
@@ -138,24 +130,10 @@ class Permit:
 class Access:
     """The identities and the policy of a server."""
 
-    def __init__(
-        self,
-        policy: ReloadedFile[Policy],
-        tokens: TokenVerifier | None = None,
-        bytes_per_s: int = 0,
-    ) -> None:
-        """Create the checks.
-
-        Args:
-            tokens: verifies tokens; None if only client certificates are identities.
-            bytes_per_s: the rate of the streams of one identity, all together; 0 for any.
-        """
+    def __init__(self, policy: ReloadedFile[Policy], tokens: TokenVerifier | None = None) -> None:
+        """Create the checks; without `tokens` only client certificates are identities."""
         self._policy = policy
         self._tokens = tokens
-        # A bucket that is dropped was idle for longer than all others.
-        self._rates: LRUCache[str, TokenBucket] = LRUCache(_MOST_RATES)
-        self._rates_lock = Lock()
-        self._bytes_per_s = bytes_per_s
 
     def caller_of(self, method: str, context: grpc.ServicerContext) -> Caller:
         """Return the caller.
@@ -171,18 +149,7 @@ class Access:
 
     def permit(self, caller: Caller, method: str) -> Permit:
         """Allow a call; raises as Permit."""
-        return Permit(caller, method, self._policy, self._rate_of(caller.identity))
-
-    def _rate_of(self, identity: str) -> TokenBucket | None:
-        if not self._bytes_per_s:
-            return None
-        with self._rates_lock:
-            found = self._rates.get(identity)
-            if found is None:
-                name = f"bytes of {identity} (limit {self._bytes_per_s:,} per s)"
-                found = TokenBucket(self._bytes_per_s, self._bytes_per_s, name=name)
-                self._rates[identity] = found
-            return found
+        return Permit(caller, method, self._policy)
 
 
 def open_access(settings: ServiceSettings) -> Access | None:
@@ -201,6 +168,6 @@ def open_access(settings: ServiceSettings) -> Access | None:
             tokens = TokenVerifier(
                 settings.token_jwks_file, settings.token_issuer, settings.token_audience
             )
-        return Access(policy_file(settings.policy_file), tokens, settings.identity_bytes_per_s)
+        return Access(policy_file(settings.policy_file), tokens)
     except FileError as e:
         raise SystemExit(f"cannot start: {e}") from e

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
-from typing import Any, Self
+from typing import Self
 
 import grpc
 from prometheus_client import Gauge
@@ -91,25 +91,6 @@ class ServedCall:
         """Raise PermissionDeniedError if the policy does not grant the caller this topic."""
         if self.permit is not None:
             self.permit.require_topic(topic)
-
-    def pass_at_rate(self, message: Any) -> None:
-        """Wait until the caller's rate has room for a message of a stream, bytes or protobuf's.
-
-        Raises:
-            RetriableRemoteStorageError: the caller left meanwhile.
-        """
-        if self.permit is not None and self.permit.rate is not None:
-            size = len(message) if isinstance(message, bytes) else message.ByteSize()
-            self.permit.rate.take(size, self.is_active)
-
-    def charge_bytes(self, size_bytes: int) -> None:
-        """Charge the caller's rate for bytes that the caller reads elsewhere; never wait.
-
-        Raises:
-            ThrottledError: the rate is used up.
-        """
-        if self.permit is not None and self.permit.rate is not None:
-            self.permit.rate.charge(size_bytes)
 
     def wait_for_peer(self) -> None:
         self.waiting_since = time.monotonic()

@@ -199,7 +199,6 @@ def _serve_stream_out(
                 answers = behavior(take(served, requests, parse), context)
                 try:
                     for answer in answers:
-                        served.pass_at_rate(answer)
                         served.wait_for_peer()
                         yield answer  # Returns when the peer has room for more.
                         served.work()
@@ -261,7 +260,6 @@ def one_call(
         served.is_active,
         served.left_s,
         served.require_topic,
-        served.charge_bytes,
         trace=None if span is None else span.trace,
     )
     with serving(call):
@@ -324,7 +322,6 @@ def each_request(served: ServedCall, requests: Iterable[bytes], parse: Parse) ->
     for message in requests:
         served.has_request = True
         served.work()
-        served.pass_at_rate(message)
         try:
             request = parse(message)
         except Exception as e:
