@@ -147,7 +147,7 @@ def store_objects(client: Minio, bucket: str, keys: Sequence[str]) -> None:
 def _segment(tp: TopicIdPartition, number: int) -> RemoteLogSegmentMetadata:
     segment_id = uuid4()
     sizes: dict[IndexType, int] = dict.fromkeys(_INDEXES, 0)
-    custom = CustomMetadata(_LOCATION_ID, segment_id.hex[:16], SIZE_BYTES, sizes)
+    custom = CustomMetadata(_LOCATION_ID, segment_id.hex[:16], SIZE_BYTES, sizes, bytes(16))
     start = number * OFFSETS_PER_SEGMENT
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=RemoteLogSegmentId(tp, segment_id),

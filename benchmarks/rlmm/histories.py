@@ -18,7 +18,7 @@ PARTITIONS_PER_TOPIC = 100
 FIRST_EVENT_MS = 1_700_000_000_000
 BROKER_ID = 1
 SIZE_BYTES = 1 << 30
-CUSTOM_METADATA = bytes(range(35))
+CUSTOM_METADATA = bytes(range(51))
 
 
 @dataclass(frozen=True)

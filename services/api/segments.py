@@ -258,9 +258,10 @@ def export_that_keeps(
     return max(behind, key=lambda export: export.lease_until_ms, default=None)
 
 
-CUSTOM_METADATA_FORM = struct.Struct(">BH8si5i")
-"""The beginning of RSM's custom metadata: version (1 or 2), location id, attempt, size of the log,
-size of each index file or -1 if it is absent."""
+CUSTOM_METADATA_VERSION = 1
+CUSTOM_METADATA_FORM = struct.Struct(">BH8si5i16s")
+"""RSM's custom metadata: version, location id, attempt, size of the log, size of each index file or
+-1 if it is absent, digest of the manifest."""
 
 UNKNOWN_SIZE = -1
 
@@ -268,7 +269,7 @@ UNKNOWN_SIZE = -1
 def indexes_size_of(custom_metadata: bytes) -> int:
     """Return the size of a copy's indexes; UNKNOWN_SIZE if the form of the bytes is not known."""
     form = CUSTOM_METADATA_FORM
-    if len(custom_metadata) < form.size or custom_metadata[0] not in (1, 2):
+    if len(custom_metadata) != form.size or custom_metadata[0] != CUSTOM_METADATA_VERSION:
         return UNKNOWN_SIZE
-    _, _, _, _, *sizes = form.unpack(custom_metadata[: form.size])
+    _, _, _, _, *sizes, _ = form.unpack(custom_metadata)
     return sum(max(0, size) for size in sizes)

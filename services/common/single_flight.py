@@ -70,7 +70,7 @@ class SingleFlight(Generic[K, V]):
             return self._cache[key]
         return None
 
-    def keys(self) -> list[K]:
+    def current_keys(self) -> list[K]:
         """Return the keys whose results are cached or being computed."""
         with self._lock:
             return [*self._cache, *self._running]

@@ -126,7 +126,7 @@ def objects_of(metadata: RemoteLogSegmentMetadata | None) -> Json | None:
             for kind in IndexType
             if copy.index_sizes_bytes.get(kind, -1) >= 0
         },
-        "manifest_sha256_prefix": None if digest is None else digest.hex(),
+        "manifest_sha256_prefix": digest.hex(),
     }
 
 

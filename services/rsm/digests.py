@@ -3,24 +3,33 @@
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from threading import Lock
+from math import inf
 
-from cachetools import LRUCache, TTLCache
+from cachetools import TLRUCache
 from crc32c import crc32c
 
-from services.api.calls import current_call
 from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError
 from services.api.remote_storage_manager import DIGEST_CHUNK_BYTES, FileDigest, IndexType, LogDigest
+from services.common.single_flight import SingleFlight
 from services.rsm.layout import CustomMetadata, Manifest, SegmentKeys
 from services.rsm.locations import Location
+
+MISSING_S = 10.0
+"""How long a missing or malformed manifest is not read again by the reads of its segment."""
+
+ENTRY_OVERHEAD_BYTES = 2048
 
 _POLYNOMIAL = 0x82F63B78
 _ONE = 1 << 31
 _X8 = _ONE >> 8
 _32_BITS = 0xFFFFFFFF
+
+_Key = tuple[int, str, bytes]
+"""A location's number, the stem of a segment's keys, and the custom metadata of its copy."""
+
+NoManifest = RemoteResourceNotFoundError | CorruptSegmentError
 
 
 def joined_crc32c(pieces: Iterable[tuple[int, int]]) -> int:
@@ -98,15 +107,6 @@ class RunningDigest:
             yield self._chunks[at // DIGEST_CHUNK_BYTES], size_bytes
 
 
-ENTRY_OVERHEAD_BYTES = 2048
-
-# A missing or malformed manifest is not read again by each read of the segment.
-MISSING_S = 10.0
-MAX_MISSING = 4096
-Key = tuple[int, str, bytes]
-NoManifest = RemoteResourceNotFoundError | CorruptSegmentError
-
-
 @dataclass(frozen=True, slots=True)
 class SegmentDigests:
     """The digests of one copy, from its manifest.
@@ -126,28 +126,19 @@ class SegmentDigests:
             {kind: digest.crc32c for kind, digest in manifest.indexes.items()},
         )
 
-    @property
-    def size_bytes(self) -> int:
-        chunks = self.log_chunk_crc32c
-        return ENTRY_OVERHEAD_BYTES + len(chunks) * chunks.itemsize
-
 
 class DigestCache:
     """Cache the digests of copies; evict the least recently used. Thread-safe.
 
-    Concurrent readers that miss the same digests cause one read of the manifest. If the reader that
-    makes it leaves, another one reads it. A missing or wrong manifest is cached for MISSING_S.
+    Concurrent readers that miss the same digests share one read of the manifest. A missing or wrong
+    manifest is cached for MISSING_S.
     """
 
-    def __init__(self, max_bytes: int, now: Callable[[], float] = time.monotonic) -> None:
-        self._lock = Lock()
-        self._cached: LRUCache[Key, SegmentDigests] = LRUCache(
-            max_bytes, getsizeof=lambda digests: digests.size_bytes
+    def __init__(self, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        cache: TLRUCache[_Key, SegmentDigests | NoManifest] = TLRUCache(
+            max_bytes, _expiry_s, clock, _charged_bytes
         )
-        self._reads: dict[Key, Future[SegmentDigests | None]] = {}
-        self._missing: TTLCache[Key, tuple[type[NoManifest], str]] = TTLCache(
-            MAX_MISSING, MISSING_S, now
-        )
+        self._flights: SingleFlight[_Key, SegmentDigests | NoManifest] = SingleFlight(cache)
 
     def get(self, location: Location, keys: SegmentKeys, found: CustomMetadata) -> SegmentDigests:
         """Return the digests of the copy that `found` describes.
@@ -157,55 +148,24 @@ class DigestCache:
             CorruptSegmentError: the object under its key is something else, or another copy's
                 manifest.
         """
-        key = (location.location_id, keys.stem, found.to_bytes())
-        digests = None
-        while digests is None:
-            digests = self._look_up(key, location, keys, found)
-        return digests
 
-    def _look_up(
-        self, key: Key, location: Location, keys: SegmentKeys, found: CustomMetadata
-    ) -> SegmentDigests | None:
-        """Return the digests; None if the reader of the manifest left: then retry."""
-        with self._lock:
-            missing = self._missing.get(key)
-            if missing is not None:
-                error, text = missing
-                raise error(text)
-            digests = self._cached.get(key)
-            others = None if digests else self._reads.get(key)
-            mine: Future[SegmentDigests | None] = Future()
-            if digests is None and others is None:
-                self._reads[key] = mine
-        if digests is not None:
-            return digests
-        if others is not None:
-            return others.result()
-        try:
-            digests = _read(location, keys, found)
-        except BaseException as e:
-            with self._lock:
-                del self._reads[key]
-                if isinstance(e, NoManifest):
-                    self._missing[key] = type(e), str(e)
-            if current_call().is_active():
-                mine.set_exception(e)
-            else:
-                mine.set_result(None)
-            raise
-        with self._lock:
-            del self._reads[key]
-            if digests.size_bytes <= self._cached.maxsize:
-                self._cached[key] = digests
-        mine.set_result(digests)
+        def read() -> SegmentDigests | NoManifest:
+            try:
+                return SegmentDigests.of(location.read_manifest_of(keys, found))
+            except (RemoteResourceNotFoundError, CorruptSegmentError) as e:
+                return e
+
+        digests, _ = self._flights.run((location.location_id, keys.stem, found.to_bytes()), read)
+        if isinstance(digests, NoManifest):
+            raise type(digests)(str(digests))
         return digests
 
 
-def _read(location: Location, keys: SegmentKeys, found: CustomMetadata) -> SegmentDigests:
-    manifest = location.read_manifest(keys)
-    if not manifest.custom_metadata(location.location_id).describes_same(found):
-        raise CorruptSegmentError(
-            f"{keys.manifest} in {location} is not the manifest that the metadata of attempt "
-            f"{found.attempt} was written with: it describes attempt {manifest.attempt}"
-        )
-    return SegmentDigests.of(manifest)
+def _expiry_s(_: _Key, digests: SegmentDigests | NoManifest, now_s: float) -> float:
+    return now_s + MISSING_S if isinstance(digests, NoManifest) else inf
+
+
+def _charged_bytes(digests: SegmentDigests | NoManifest) -> int:
+    return ENTRY_OVERHEAD_BYTES + (
+        0 if isinstance(digests, NoManifest) else 4 * len(digests.log_chunk_crc32c)
+    )

@@ -5,12 +5,7 @@ import logging
 from prometheus_client import Counter
 
 from services.api.calls import current_call
-from services.api.errors import (
-    CorruptSegmentError,
-    DirectReadRefusedError,
-    NotServedError,
-    RemoteResourceNotFoundError,
-)
+from services.api.errors import CorruptSegmentError, DirectReadRefusedError, NotServedError
 from services.api.remote_storage_manager import OpenedLogSegment
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import within
@@ -65,21 +60,14 @@ def _manifest_of(
     location: Location, metadata: RemoteLogSegmentMetadata, found: CustomMetadata
 ) -> Manifest:
     """Read the manifest of a copy: without the digests in it nothing can be verified."""
-    segment, keys = metadata.remote_log_segment_id, location.keys(metadata)
     try:
-        manifest = location.read_manifest(keys)
-        if not manifest.custom_metadata(location.location_id).describes_same(found):
-            raise CorruptSegmentError(
-                f"{segment}: {keys.manifest} in {location} describes attempt {manifest.attempt}, "
-                f"the metadata attempt {found.attempt}; verify the topic's segments with `sediment "
-                f"scrub --topic {segment.topic_id_partition.topic}`"
-            )
-    except (RemoteResourceNotFoundError, CorruptSegmentError) as e:
-        if found.manifest_digest is None:
-            text = f"{segment}, copied by an earlier release, has no digests to verify it with"
-            raise DirectReadRefusedError(f"{text}; stream the log: {e}") from e
-        raise
-    return manifest
+        return location.read_manifest_of(location.keys(metadata), found)
+    except CorruptSegmentError as e:
+        segment = metadata.remote_log_segment_id
+        raise CorruptSegmentError(
+            f"{segment}: {e}; verify the topic's segments with `sediment scrub --topic "
+            f"{segment.topic_id_partition.topic}`"
+        ) from e
 
 
 def _record(metadata: RemoteLogSegmentMetadata, size_bytes: int, valid_s: int) -> None:

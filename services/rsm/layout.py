@@ -19,11 +19,39 @@ from services.api.remote_storage_manager import (
 )
 from services.api.segments import (
     CUSTOM_METADATA_FORM,
+    CUSTOM_METADATA_VERSION,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
 from services.api.validation import INT32_MAX, require, require_int64
+
+FIELD = "custom_metadata"
+MANIFEST_DIGEST_BYTES = 16
+_ABSENT = -1
+_ATTEMPT = re.compile(r"[0-9a-f]{16}")
+
+VERSION = 1
+
+MAX_LEADER_EPOCHS = 100_000
+"""Most leader epochs of one segment; no setting lets RLMM accept more."""
+
+MAX_COPIED_CUSTOM_METADATA_BYTES = 1024
+"""Longest custom metadata of a segment that is to be copied, before RSM's own exists."""
+
+_ANY_LOCATION = 1
+_UNKNOWN_SIZE = -1
+_FLAG = "txn_idx_empty"
+
+_NO_MANIFEST = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    InvalidRequestError,
+)
+"""Errors that reading any other document may raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +101,6 @@ def segment_keys(prefix: str, metadata: RemoteLogSegmentMetadata) -> SegmentKeys
     return SegmentKeys(f"{folder}/{metadata.start_offset:020d}-{segment_id.id.hex}")
 
 
-FIELD = "custom_metadata"
-MANIFEST_DIGEST_BYTES = 16
-_WITHOUT_DIGEST, _WITH_DIGEST = 1, 2
-_ABSENT = -1
-
-# Version 2 appends the digest of the manifest.
-_FORM = CUSTOM_METADATA_FORM
-_SIZES = {_WITHOUT_DIGEST: _FORM.size, _WITH_DIGEST: _FORM.size + MANIFEST_DIGEST_BYTES}
-_ATTEMPT = re.compile(r"[0-9a-f]{16}")
-
-
 @dataclass(frozen=True, slots=True)
 class CustomMetadata:
     """The location and sizes of one copied segment (KIP-917: CustomMetadata); 51 bytes encoded.
@@ -94,15 +111,14 @@ class CustomMetadata:
         attempt: 16 hex digits, the copy that wrote the objects.
         index_sizes_bytes: of each index file in the order of IndexType, which is their order in the
             .indexes object; TRANSACTION may be missing, an empty file is 0.
-        manifest_digest: the first 16 bytes of the manifest's sha256. None for copies of releases
-            that wrote 35 bytes without it.
+        manifest_digest: the first 16 bytes of the manifest's sha256.
     """
 
     location_id: int
     attempt: str
     log_size_bytes: int
     index_sizes_bytes: Mapping[IndexType, int]
-    manifest_digest: bytes | None = None
+    manifest_digest: bytes
 
     def __post_init__(self) -> None:
         require(0 < self.location_id < 2**16, FIELD, "location id must be 1 to 65535")
@@ -115,16 +131,8 @@ class CustomMetadata:
             least = _ABSENT if kind is IndexType.TRANSACTION else 0
             in_range = least <= size <= INT32_MAX
             require(in_range, FIELD, f"size of {kind.name} must be {least} to 2^31-1")
-        has_size = self.manifest_digest is None or len(self.manifest_digest) == (
-            MANIFEST_DIGEST_BYTES
-        )
+        has_size = len(self.manifest_digest) == MANIFEST_DIGEST_BYTES
         require(has_size, FIELD, f"manifest digest must have {MANIFEST_DIGEST_BYTES} bytes")
-
-    def describes_same(self, other: "CustomMetadata") -> bool:
-        """Return whether both describe the same copy; a missing digest matches any."""
-        if None in (self.manifest_digest, other.manifest_digest):
-            return replace(self, manifest_digest=None) == replace(other, manifest_digest=None)
-        return self == other
 
     def index_position(self, kind: IndexType) -> int:
         """Return the position of `kind`'s first byte in the .indexes object."""
@@ -134,9 +142,14 @@ class CustomMetadata:
     def to_bytes(self) -> bytes:
         sizes = (self.index_sizes_bytes.get(kind, _ABSENT) for kind in IndexType)
         attempt = bytes.fromhex(self.attempt)
-        version = _WITHOUT_DIGEST if self.manifest_digest is None else _WITH_DIGEST
-        head = _FORM.pack(version, self.location_id, attempt, self.log_size_bytes, *sizes)
-        return head + (self.manifest_digest or b"")
+        return CUSTOM_METADATA_FORM.pack(
+            CUSTOM_METADATA_VERSION,
+            self.location_id,
+            attempt,
+            self.log_size_bytes,
+            *sizes,
+            self.manifest_digest,
+        )
 
     @classmethod
     @lru_cache(maxsize=1024)  # Readers request the same few segments again and again.
@@ -146,39 +159,15 @@ class CustomMetadata:
         Raises:
             InvalidRequestError: of an unknown version, or malformed.
         """
-        known = " or ".join(map(str, _SIZES))
-        require(len(data) > 0 and data[0] in _SIZES, FIELD, f"not of version {known}")
-        size = _SIZES[data[0]]
+        is_known = data[:1] == bytes([CUSTOM_METADATA_VERSION])
+        require(is_known, FIELD, f"not of version {CUSTOM_METADATA_VERSION}")
+        size = CUSTOM_METADATA_FORM.size
         require(len(data) == size, FIELD, f"must have {size} bytes, has {len(data)}")
-        _, location_id, attempt, log_size, *sizes = _FORM.unpack(data[: _FORM.size])
+        _, location_id, attempt, log_size, *sizes, digest = CUSTOM_METADATA_FORM.unpack(data)
         present = {
             kind: size for kind, size in zip(IndexType, sizes, strict=True) if size != _ABSENT
         }
-        digest = data[_FORM.size :] or None
         return cls(location_id, attempt.hex(), log_size, present, digest)
-
-
-VERSION = 1
-
-MAX_LEADER_EPOCHS = 100_000
-"""Most leader epochs of one segment; no setting lets RLMM accept more."""
-
-MAX_COPIED_CUSTOM_METADATA_BYTES = 1024
-"""Longest custom metadata of a segment that is to be copied, before RSM's own exists."""
-
-_ANY_LOCATION = 1
-_UNKNOWN_SIZE = -1
-_FLAG = "txn_idx_empty"
-
-_NO_MANIFEST = (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    InvalidRequestError,
-)
-"""Errors that reading any other document may raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +179,7 @@ class Manifest:
         attempt: part of the keys of the objects that hold the bytes.
         written_at_ms: when, by RSM's clock.
         indexes: the index files in their order in the .indexes object.
-        deployment_id: of the RSM that wrote it; empty: that RSM had none, or was of a release that
-            did not write it.
+        deployment_id: of the RSM that wrote it; empty: that RSM had none.
         read_digest: of the bytes that the manifest was read from. None if it was not read.
     """
 
@@ -223,6 +211,7 @@ class Manifest:
             "version": VERSION,
             "attempt": self.attempt,
             "written_at_ms": self.written_at_ms,
+            "deployment_id": self.deployment_id,
             "metadata": _metadata_to_json(self.metadata),
             "log": {
                 **_digest_to_json(self.log.whole),
@@ -231,8 +220,6 @@ class Manifest:
             },
             "indexes": sections,
         }
-        if self.deployment_id:
-            document["deployment_id"] = self.deployment_id
         return json.dumps(document, separators=(",", ":")).encode("ascii")
 
     @classmethod
@@ -295,7 +282,7 @@ def _from_json(document: dict[str, Any]) -> Manifest:
             for kind in IndexType
             if kind.name in document["indexes"]
         },
-        deployment_id=_text(document.get("deployment_id", "")),
+        deployment_id=_text(document["deployment_id"]),
     )
 
 

@@ -44,6 +44,16 @@ class Location:
             raise CorruptSegmentError(f"{name}: the manifest of another segment, {segment}")
         return manifest
 
+    def read_manifest_of(self, keys: SegmentKeys, found: CustomMetadata) -> Manifest:
+        """Read the manifest that a copy's custom metadata was written with; raises as the above."""
+        manifest = self.read_manifest(keys)
+        if manifest.custom_metadata(self.location_id) != found:
+            raise CorruptSegmentError(
+                f"{keys.manifest} in {self} is not the manifest that the metadata of attempt "
+                f"{found.attempt} was written with: it describes attempt {manifest.attempt}"
+            )
+        return manifest
+
 
 class Locations:
     """The allow-list of places. Callers name a place by its number only, or not at all."""

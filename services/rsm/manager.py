@@ -17,7 +17,8 @@ from services.rsm.copy import SegmentCopier
 from services.rsm.deadline import DEFAULT_LIMITS, ByteRate, Limits
 from services.rsm.delete import DeletePace, ObjectDeletes, SegmentDeleter
 from services.rsm.direct import DirectReads
-from services.rsm.fetch import IndexCache, SegmentReader
+from services.rsm.fetch import SegmentReader
+from services.rsm.index_cache import IndexCache
 from services.rsm.layout import require_fits
 from services.rsm.locations import Location, Locations
 from services.rsm.probe import StoreRule
@@ -66,9 +67,9 @@ class ObjectRemoteStorageManager:
         self._waiter = waiter or Waiter()
         self._uploader = Uploader(location.backend, buffers, upload_threads, self._waiter)
         pace = DeletePace(limits.delete_rate_keys_per_s, self._waiter)
-        self._index_cache = IndexCache()
+        index_cache = IndexCache()
         deletes = ObjectDeletes(
-            pace, limits.delete_retries, self._waiter, on_delete=self._index_cache.drop
+            pace, limits.delete_retries, self._waiter, on_delete=index_cache.drop
         )
         upload_rate = ByteRate(limits.upload_rate_bytes_per_s, self._waiter)
         self._fetch_rate = ByteRate(limits.fetch_rate_bytes_per_s, self._waiter)
@@ -85,7 +86,7 @@ class ObjectRemoteStorageManager:
             verify_writes=verify_writes,
         )
         self._reader = SegmentReader(
-            locations, verification or ReadVerification("off", cache_bytes=0), self._index_cache
+            locations, verification or ReadVerification("off", cache_bytes=0), index_cache
         )
         self._direct_reads = DirectReads(locations, direct_read_s, self._fetch_rate)
         self._deleter = SegmentDeleter(locations, deletes, active_copies)
@@ -119,7 +120,6 @@ class ObjectRemoteStorageManager:
     def close(self) -> None:
         """Stop waiting, finish the parts that are being sent, and stop the upload threads."""
         self.stop_waiting()
-        self._index_cache.close()
         self._uploader.close()
 
     def copy_log_segment_data(

@@ -236,7 +236,7 @@ class StartUp:
     def _mark_current(self) -> None:
         """Mark the current location, which had no marker, as this deployment's.
 
-        A location with objects and no marker, as earlier releases left it, is adopted.
+        A location with the objects of an RSM without a deployment id is adopted.
         """
         location, backend = self._current, self._current.backend
         ours = Marker(

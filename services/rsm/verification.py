@@ -1,7 +1,6 @@
 """Verify fetched bytes against the digests of their copy."""
 
 import itertools
-import logging
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import closing
@@ -23,11 +22,9 @@ SAMPLE_EVERY = 16
 VERIFIED = Counter(
     "sediment_rsm_verified_parts",
     "Chunks of logs and whole indexes whose bytes RSM compared with their copy's as they were "
-    "read, by result: equal, corrupt (they differ, or the copy's manifest is lost or damaged), "
-    "unverified (a copy of an earlier release, without digests).",
+    "read, by result: equal, corrupt (they differ, or the copy's manifest is lost or damaged).",
     ("result",),
 )
-_log = logging.getLogger(__name__)
 
 Fetch = Callable[[int, int], Generator[bytes, None, None]]
 """Read an object between two bytes, both inclusive."""
@@ -62,11 +59,7 @@ class ReadVerification:
 
 
 class SegmentVerification:
-    """Verify one read.
-
-    A read fails if its manifest is missing or belongs to another copy. A read stays unverified only
-    if the caller's custom metadata has no digest of the manifest (a copy of an earlier release).
-    """
+    """Verify one read; it fails if its manifest is missing or belongs to another copy."""
 
     def __init__(
         self,
@@ -78,10 +71,8 @@ class SegmentVerification:
         self._cache = cache
         self._location = location
         self._keys = location.keys(metadata)
-        self._name = f"{metadata.remote_log_segment_id}, attempt {found.attempt}"
         self._found = found
         self._digests: SegmentDigests | None = None
-        self._asked = False
 
     def log(self, fetch: Fetch, start: int, last: int) -> Generator[bytes, None, None]:
         """Yield the bytes of the log from `start` to `last`, both inclusive.
@@ -94,12 +85,10 @@ class SegmentVerification:
         end = min((last // DIGEST_CHUNK_BYTES + 1) * DIGEST_CHUNK_BYTES, size)
 
         def check(number: int, crc: int) -> None:
-            digests = self._known()
-            if digests is not None:
-                first = number * DIGEST_CHUNK_BYTES
-                last = min(first + DIGEST_CHUNK_BYTES, size) - 1
-                what = f"chunk {number} of the log, bytes {first} to {last}"
-                _require_equal(what, crc, digests.log_chunk_crc32c[number])
+            first = number * DIGEST_CHUNK_BYTES
+            last = min(first + DIGEST_CHUNK_BYTES, size) - 1
+            what = f"chunk {number} of the log, bytes {first} to {last}"
+            _require_equal(what, crc, self._known().log_chunk_crc32c[number])
 
         chunks = _checked(fetch(first_chunk, end - 1), first_chunk, size, DIGEST_CHUNK_BYTES, check)
         return _cut(chunks, start - first_chunk, last + 1 - first_chunk)
@@ -111,30 +100,20 @@ class SegmentVerification:
         size = self._found.index_sizes_bytes[kind]
 
         def check(number: int, crc: int) -> None:
-            digests = self._known()
-            if digests is not None:
-                what = f"{kind.name} index, bytes 0 to {size - 1}"
-                _require_equal(what, crc, digests.index_crc32c[kind])
+            what = f"{kind.name} index, bytes 0 to {size - 1}"
+            _require_equal(what, crc, self._known().index_crc32c[kind])
 
         return _checked(pieces, 0, size, size, check)
 
-    def _known(self) -> SegmentDigests | None:
-        if not self._asked:
-            self._asked = True
-            self._digests = self._find()
+    def _known(self) -> SegmentDigests:
+        """Return the digests of the copy, read once for the whole read."""
         if self._digests is None:
-            VERIFIED.labels("unverified").inc()
-        return self._digests
-
-    def _find(self) -> SegmentDigests | None:
-        try:
-            return self._cache.get(self._location, self._keys, self._found)
-        except (RemoteResourceNotFoundError, CorruptSegmentError) as e:
-            if self._found.manifest_digest is not None:
+            try:
+                self._digests = self._cache.get(self._location, self._keys, self._found)
+            except (RemoteResourceNotFoundError, CorruptSegmentError) as e:
                 VERIFIED.labels("corrupt").inc()
                 raise CorruptSegmentError(f"the bytes cannot be verified: {e}") from e
-            _log.warning("%s: read unverified: %s", self._name, e)
-            return None
+        return self._digests
 
 
 def _require_equal(what: str, crc: int, expected: int) -> None:

@@ -31,7 +31,7 @@ from tests.contract.remote_storage_manager_contract import (
     MIB,
     Files,
     copied,
-    of_an_older_release,
+    of_manifest,
     some_bytes,
     without,
 )
@@ -77,6 +77,12 @@ class Copy:
 
     def truncate(self, key: str, size_bytes: int) -> None:
         self.backend.put(key, self.content(key)[:size_bytes])
+
+    def with_manifest(self, document: object) -> "Copy":
+        """Replace the manifest, and its digest in the metadata."""
+        content = json.dumps(document).encode()
+        self.backend.put(self.keys.manifest, content)
+        return replace(self, metadata=of_manifest(self.metadata, content))
 
     def content(self, key: str) -> bytes:
         stored = self.backend.describe(key)
@@ -250,16 +256,15 @@ def test_an_empty_log_must_be_there_too(
 
 
 def test_manifest_with_contradictory_digests_counts_as_damaged(copy: Copy) -> None:
-    copy = replace(copy, metadata=of_an_older_release(copy.metadata))
     document = json.loads(copy.backend.get(copy.keys.manifest))
     document["log"]["chunk_crc32c"][4] ^= 1
-    copy.backend.put(copy.keys.manifest, json.dumps(document).encode())
+    copy = copy.with_manifest(document)
     (damage,) = copy.damages()
     assert damage.kind is MANIFEST
     assert f"chunk 4, bytes {4 * MIB} to " in damage.detail
     document["log"]["chunk_crc32c"][4] ^= 1
     document["log"]["crc32c"] ^= 1
-    copy.backend.put(copy.keys.manifest, json.dumps(document).encode())
+    copy = copy.with_manifest(document)
     (damage,) = copy.damages()
     assert damage.kind is MANIFEST
     assert "each chunk of the log is as it was copied" in damage.detail
@@ -285,10 +290,9 @@ def test_a_service_that_verifies_reads_itself_hides_no_other_damage(
 def test_a_wrong_digest_is_not_blamed_on_the_log_alone_by_a_service_that_verifies(
     copy: Copy, settings: RsmSettings
 ) -> None:
-    copy = replace(copy, metadata=of_an_older_release(copy.metadata))
     document = json.loads(copy.backend.get(copy.keys.manifest))
     document["log"]["chunk_crc32c"][4] ^= 1
-    copy.backend.put(copy.keys.manifest, json.dumps(document).encode())
+    copy = copy.with_manifest(document)
     changes = {"verify_reads": "always"}
     with closing(build_manager(settings.model_copy(update=changes))) as verifying:
         (damage,) = copy.damages(verifying)

@@ -36,7 +36,7 @@ from services.api.segments import (
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
-from services.rsm.layout import CustomMetadata
+from services.rsm.layout import CustomMetadata, Manifest
 from tests.harness.eventually import eventually
 
 MIB = 1024 * 1024
@@ -119,11 +119,11 @@ def copied(
     )
 
 
-def of_an_older_release(metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
-    """Return the metadata of a copy made before custom metadata had the manifest's digest."""
+def of_manifest(metadata: RemoteLogSegmentMetadata, content: bytes) -> RemoteLogSegmentMetadata:
+    """Return the metadata of the same copy with the digest of other bytes of its manifest."""
     found = CustomMetadata.from_bytes(metadata.custom_metadata or b"")
-    without = replace(found, manifest_digest=None)
-    return replace(metadata, custom_metadata=without.to_bytes())
+    digest = Manifest.from_bytes(content, "").custom_metadata(1).manifest_digest
+    return replace(metadata, custom_metadata=replace(found, manifest_digest=digest).to_bytes())
 
 
 def fetched(

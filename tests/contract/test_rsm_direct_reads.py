@@ -38,7 +38,6 @@ from tests.contract.remote_storage_manager_contract import (
     a_segment,
     copied,
     fetched,
-    of_an_older_release,
     some_bytes,
 )
 from tests.harness.eventually import eventually
@@ -209,17 +208,6 @@ def test_another_manifest_is_corrupt(
     backend.put(segment_keys(settings.prefix, segment).manifest, b"{}")
     with pytest.raises(CorruptSegmentError):
         rsm.open_log_segment(segment)
-
-
-def test_an_old_copy_without_digests_is_refused_by_name(
-    rsm: RemoteStorageManager, files: Files, settings: RsmSettings, backend: StorageBackend
-) -> None:
-    segment = of_an_older_release(copied(rsm, files))
-    assert get(rsm.open_log_segment(segment).url).data == files.log
-    backend.delete([segment_keys(settings.prefix, segment).manifest])
-    with pytest.raises(DirectReadRefusedError, match="no digests") as caught:
-        rsm.open_log_segment(segment)
-    assert str(segment.remote_log_segment_id) in str(caught.value)
 
 
 def test_a_segment_of_a_location_without_urls_is_refused_by_name(

@@ -27,7 +27,6 @@ from tests.contract.remote_storage_manager_contract import (
     copied,
     fetched,
     index,
-    of_an_older_release,
     some_bytes,
 )
 from tests.harness.eventually import eventually
@@ -310,32 +309,27 @@ def test_a_manifest_with_the_digests_of_other_bytes_is_data_loss(
     ],
     ids=["missing", "empty", "truncated", "a page", "too large"],
 )
-def test_bytes_without_their_manifest_are_data_loss_unless_an_older_release_copied_them(
+def test_bytes_without_their_manifest_are_data_loss(
     rsm: Verifying,
     proxy: HttpProxy,
     backend: StorageBackend,
     settings: RsmSettings,
     segment: RemoteLogSegmentMetadata,
-    files: Files,
     content: bytes | None,
-    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The reads of each custom metadata request the manifest once."""
+    """All reads together request the manifest once."""
     (key,) = (key for key in backend.list_keys(settings.prefix) if key.endswith(".manifest"))
     if content is None:
         assert not backend.delete([key])
     else:
         backend.put(key, content)
-    manager, older = rsm("always"), of_an_older_release(segment)
+    manager = rsm("always")
     for _ in range(3):
         with pytest.raises(CorruptSegmentError, match="cannot be verified"):
             fetched(manager, segment, MIB)
         with pytest.raises(CorruptSegmentError, match="cannot be verified"):
             index(manager, segment, IndexType.OFFSET)
-        assert fetched(manager, older) == files.log
-        assert index(manager, older, IndexType.OFFSET) == files.indexes[IndexType.OFFSET]
-    assert_gets(proxy, log=2 * 3, manifest=2)
-    assert "read unverified" in caplog.text
+    assert_gets(proxy, log=3, manifest=1)
 
 
 def test_a_damaged_byte_names_segment_object_range_and_the_next_command(

@@ -20,7 +20,8 @@ from services.api.errors import (
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.rsm.backends.protocol import Part, StorageBackend
 from services.rsm.factory import build_backend, build_locations, build_manager
-from services.rsm.fetch import KEPT_S, IndexCache, SegmentReader
+from services.rsm.fetch import SegmentReader
+from services.rsm.index_cache import TTL_S, IndexCache
 from services.rsm.layout import segment_keys
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.settings import RsmSettings
@@ -83,7 +84,7 @@ def test_a_fetch_is_one_get(rsm: RemoteStorageManager, proxy: HttpProxy) -> None
 def lasting(proxy: HttpProxy, settings: RsmSettings) -> SegmentReader:
     """Provide a reader whose indexes stay in memory however slow the machine is."""
     locations = build_locations(settings.model_copy(update={"endpoint": proxy.address}))
-    cache = IndexCache(kept_s=3_600)
+    cache = IndexCache(ttl_s=3_600)
     return SegmentReader(locations, ReadVerification("always", MIB), cache)
 
 
@@ -114,7 +115,7 @@ def test_an_index_after_another_one_is_no_request_for_some_seconds(
         metadata, began_s = copied(rsm, Files(b"log")), time.monotonic()
         index(rsm, metadata, IndexType.OFFSET)
         index(rsm, metadata, IndexType.TIMESTAMP)
-        return time.monotonic() - began_s < KEPT_S
+        return time.monotonic() - began_s < TTL_S
 
     eventually(both_came_in_time)
     assert_requests(proxy, PutObject=3, GetObject=1 + MANIFEST)

@@ -526,7 +526,7 @@ def test_a_copy_that_the_drain_ends_removes_its_objects_ahead_of_other_deletes(
     """A batch was deleted at a rate that holds the next one up for minutes."""
     objects = tmp_path / "objects"
     slow = {"RSM_DELETE_RATE_KEYS_PER_S": "1", "RSM_DRAIN_TIMEOUT_MS": "500"}
-    gone = CustomMetadata(1, "00" * 8, 3, dict.fromkeys(IndexType, 0)).to_bytes()
+    gone = CustomMetadata(1, "00" * 8, 3, dict.fromkeys(IndexType, 0), bytes(16)).to_bytes()
     files = Files(b"log")
     *chunks, last_chunk = files.chunks()
     copy_has_ended = Event()

@@ -196,7 +196,7 @@ function objectsOf(objects) {
     facts([
       ["location", `${objects.location_id}`],
       ["copy", element("code", {}, objects.attempt)],
-      ["manifest's sha256 begins with", element("code", {}, objects.manifest_sha256_prefix ?? "unknown: an earlier release copied it")],
+      ["manifest's sha256 begins with", element("code", {}, objects.manifest_sha256_prefix)],
     ]),
     table("Objects", [
       ["object, after the location's prefix", (o) => element("code", {}, o.key), "long"],

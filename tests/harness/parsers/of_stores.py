@@ -85,7 +85,7 @@ def _read_custom_metadata(data: bytes) -> None:
 
 def _custom_metadata() -> Sequence[bytes]:
     made = _MANIFEST.custom_metadata(1).to_bytes()
-    return [made, b"\x01" + made[1:-16], made[:-1]]
+    return [made, b"\x02" + made[1:], made[:-1]]
 
 
 def _read_key(data: bytes) -> None:

@@ -110,7 +110,7 @@ def test_results_end_with_their_time_and_with_a_discard() -> None:
     assert flights.cached("key") is None
     assert flights.run("key", work) == (2, True)
     flights.discard(["key", "unknown"])
-    assert flights.keys() == []
+    assert flights.current_keys() == []
     assert flights.run("key", work) == (3, True)
 
 
@@ -118,7 +118,7 @@ def test_a_result_that_was_discarded_while_it_was_computed_is_not_kept() -> None
     flights, work = SingleFlight(LRUCache[str, int](9)), Work()
     with ThreadPoolExecutor(1) as pool:
         (answer,) = together(flights, work, pool, callers=1)
-        assert flights.keys() == ["key"]
+        assert flights.current_keys() == ["key"]
         flights.discard(["key"])
         work.gate.set()
         assert answer.result(60) == (1, True)

@@ -118,7 +118,7 @@ def written(store: SlowStore, segment: RemoteLogSegmentMetadata) -> RemoteLogSeg
 
 
 def finished() -> list[RemoteLogSegmentMetadata]:
-    names = CustomMetadata(1, ATTEMPT, 3, dict.fromkeys(IndexType, 0)).to_bytes()
+    names = CustomMetadata(1, ATTEMPT, 3, dict.fromkeys(IndexType, 0), bytes(16)).to_bytes()
     return [replace(a_segment(), custom_metadata=names) for _ in range(MAX_DELETE_BATCH)]
 
 

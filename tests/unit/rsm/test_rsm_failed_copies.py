@@ -67,7 +67,7 @@ def copy_that_fails_last(
 
 
 def delete_many(rsm: ObjectRemoteStorageManager) -> None:
-    gone = CustomMetadata(1, "00" * 8, 3, dict.fromkeys(IndexType, 0)).to_bytes()
+    gone = CustomMetadata(1, "00" * 8, 3, dict.fromkeys(IndexType, 0), bytes(16)).to_bytes()
     segments = [replace(a_segment(), custom_metadata=gone) for _ in range(KEYS_BEFORE // 3)]
     outcomes: list[RemoteStorageError | None] = rsm.delete_log_segment_data_batch(segments)
     assert set(outcomes) == {None}

@@ -1,8 +1,8 @@
 """Test the cache of whole .indexes objects: its limit, its time, and readers at the same moment."""
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -19,7 +19,8 @@ from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.factory import build_manager
-from services.rsm.fetch import ENTRY_OVERHEAD_BYTES, IndexCache, SegmentReader
+from services.rsm.fetch import SegmentReader
+from services.rsm.index_cache import ENTRY_OVERHEAD_BYTES, IndexCache
 from services.rsm.layout import CustomMetadata
 from services.rsm.locations import Location, Locations
 from services.rsm.settings import RsmSettings
@@ -82,7 +83,7 @@ class World:
     def __post_init__(self) -> None:
         self.store = CountingStore(self.root, self.clock)
         self.location = Location(1, self.store, "")
-        self.use(IndexCache(kept_s=FOREVER_S, now=self.clock.now))
+        self.use(IndexCache(ttl_s=FOREVER_S, clock=self.clock.now))
 
     def use(self, cache: IndexCache) -> None:
         self.cache = cache
@@ -106,10 +107,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    one = World(tmp_path)
-    yield one
-    one.cache.close()
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
 
 
 def test_all_indexes_of_a_segment_are_read_at_once(world: World) -> None:
@@ -121,24 +120,14 @@ def test_all_indexes_of_a_segment_are_read_at_once(world: World) -> None:
 
 def test_indexes_are_read_again_after_their_time(world: World) -> None:
     segment = world.copy()
-    world.use(IndexCache(kept_s=5, now=world.clock.now))
-    with closing(world.cache):
-        world.read_all(segment)
-        world.clock.now_s = 4.9
-        world.read_all(segment)
-        assert len(world.store.reads) == 1
-        world.clock.now_s = 5
-        world.read_all(segment)
-        assert len(world.store.reads) == 2
-
-
-def test_memory_is_freed_after_the_time_without_any_call(world: World) -> None:
-    segments = [world.copy() for _ in range(3)]
-    world.use(IndexCache(kept_s=0.1))
-    with closing(world.cache):
-        for segment in segments:
-            world.read(segment, IndexType.OFFSET)
-        eventually(lambda: world.cache.counted_bytes == 0)
+    world.use(IndexCache(ttl_s=5, clock=world.clock.now))
+    world.read_all(segment)
+    world.clock.now_s = 4.9
+    world.read_all(segment)
+    assert len(world.store.reads) == 1
+    world.clock.now_s = 5
+    world.read_all(segment)
+    assert len(world.store.reads) == 2
 
 
 def test_readers_that_miss_at_once_cause_one_request(world: World) -> None:
@@ -180,54 +169,44 @@ def test_a_failed_request_is_sent_again_by_the_next_reader(world: World) -> None
     world.store.fails = True
     with pytest.raises(RetriableRemoteStorageError):
         world.read(segment, IndexType.OFFSET)
-    assert world.cache.counted_bytes == 0
     world.read_all(segment)
     assert len(world.store.reads) == 2
 
 
 def test_the_least_recently_used_is_evicted(world: World) -> None:
     first, second, third = (world.copy() for _ in range(3))
-    world.use(IndexCache(2 * ENTRY_BYTES, kept_s=FOREVER_S))
-    with closing(world.cache):
-        for segment in (first, second, first, third, first):
-            world.read_all(segment)
-        assert len(world.store.reads) == 3
-        world.read_all(second)
-        assert len(world.store.reads) == 4
-        assert world.cache.counted_bytes == 2 * ENTRY_BYTES
+    world.use(IndexCache(2 * ENTRY_BYTES, ttl_s=FOREVER_S))
+    for segment in (first, second, first, third, first):
+        world.read_all(segment)
+    assert len(world.store.reads) == 3
+    world.read_all(second)
+    assert len(world.store.reads) == 4
 
 
-def test_objects_that_are_being_read_count_and_leave_no_room_for_others(world: World) -> None:
+def test_borrowed_objects_leave_no_room_for_others(world: World) -> None:
     slow, other = world.copy(), world.copy()
-    world.use(IndexCache(2 * ENTRY_BYTES - 1, kept_s=FOREVER_S))
-    with closing(world.cache), ExitStack() as cleanup:
-        stream = world.reader.fetch_index(slow, IndexType.TRANSACTION)
-        assert isinstance(stream, Generator)
-        cleanup.callback(stream.close)
+    world.use(IndexCache(2 * OBJECT_BYTES - 1, ttl_s=FOREVER_S))
+    stream = world.reader.fetch_index(slow, IndexType.TRANSACTION)
+    assert isinstance(stream, Generator)
+    with closing(stream):
         next(stream)
         world.store.reads.clear()
         assert world.read(other, IndexType.OFFSET) == INDEXES[IndexType.OFFSET]
         assert world.read(other, IndexType.PRODUCER_SNAPSHOT) == b""
-        world.read_all(slow)
         assert world.store.reads == [(0, SIZES[IndexType.OFFSET] - 1), (0, 0)]
-        world.cache.drop([world.key(slow)])
-        assert world.cache.counted_bytes == ENTRY_BYTES
-        stream.close()
-        assert world.cache.counted_bytes == 0
-        world.read_all(other)
-        assert world.store.reads[2:] == [(0, OBJECT_BYTES - 1)]
+    world.read_all(other)
+    assert world.store.reads[2:] == [(0, OBJECT_BYTES - 1)]
 
 
 def test_an_object_that_is_too_large_is_read_by_ranges(world: World) -> None:
     segment = world.copy()
-    world.use(IndexCache(max_object_bytes=OBJECT_BYTES - 1, kept_s=FOREVER_S))
+    world.use(IndexCache(max_object_bytes=OBJECT_BYTES - 1, ttl_s=FOREVER_S))
     for _ in range(2):
         assert world.read(segment, IndexType.TRANSACTION) == INDEXES[IndexType.TRANSACTION]
     start = sum(
         SIZES[kind] for kind in list(IndexType)[: list(IndexType).index(IndexType.TRANSACTION)]
     )
     assert world.store.reads == [(start, start + 33)] * 2
-    assert world.cache.counted_bytes == 0
 
 
 def test_the_indexes_of_a_slow_store_are_read_by_ranges(world: World) -> None:
@@ -248,7 +227,6 @@ def test_a_deleted_object_is_not_kept_even_if_it_is_being_read(world: World) -> 
         world.cache.drop([world.key(segment)])
         world.store.gate.set()
         assert answer.result(timeout=60) == INDEXES[IndexType.OFFSET]
-    assert world.cache.counted_bytes == 0
     assert not world.store.delete([world.key(segment)])
     for kind in IndexType:
         with pytest.raises(RemoteResourceNotFoundError):
@@ -264,7 +242,6 @@ def test_a_changed_index_is_dropped_and_the_others_are_still_verified(world: Wor
     for _ in range(2):
         with pytest.raises(CorruptSegmentError, match="OFFSET index"):
             world.read(segment, IndexType.OFFSET)
-    assert world.cache.counted_bytes == 0
     whole[5] ^= 1
     path.write_bytes(whole)
     world.read_all(segment)
@@ -279,15 +256,6 @@ def test_indexes_before_a_lost_end_are_still_read(world: World) -> None:
             assert world.read(segment, kind) == INDEXES[kind]
     with pytest.raises(CorruptSegmentError):
         world.read(segment, IndexType.LEADER_EPOCH)
-
-
-def test_a_closed_cache_keeps_nothing(world: World) -> None:
-    segment = world.copy()
-    world.read_all(segment)
-    world.cache.close()
-    assert world.cache.counted_bytes == 0
-    world.read_all(segment)
-    assert world.cache.counted_bytes == 0
 
 
 def test_each_read_without_a_request_is_counted_as_a_hit(world: World) -> None:

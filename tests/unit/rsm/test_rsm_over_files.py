@@ -301,7 +301,9 @@ def test_a_missing_directory_is_never_a_missing_segment(tmp_path: Path) -> None:
                 rsm.delete_log_segment_data(metadata)
 
 
-CUSTOM_METADATA = bytes.fromhex("010001" + "00c0ffee00c0ffee" + "00000003" + "00000001" * 5)
+CUSTOM_METADATA = bytes.fromhex(
+    "010001" + "00c0ffee00c0ffee" + "00000003" + "00000001" * 5 + "00" * 16
+)
 
 
 def test_a_write_in_progress_is_an_unfinished_upload_and_no_object(tmp_path: Path) -> None:
