@@ -15,9 +15,8 @@ from services.api.roles import MEANING, Role, Topics, table
 from services.common import reloaded_file
 from services.common.console_settings import ConsoleSettings
 from services.common.settings import ServiceSettings, VariableSettings
-from services.rlm import collectors, metrics
-from services.rlm.collectors import TopicGauge
-from services.rlm.metrics import TopicCounter
+from services.rlm import metrics
+from services.rlm.metrics import TopicCounter, TopicGauge
 from services.rlm.settings import RlmSettings
 from services.rlmm import verification_ages
 from services.rlmm.database import metrics as rlmm_metrics
@@ -40,7 +39,6 @@ _MODULES = (
     rsm_metrics,
     rlmm_metrics,
     metrics,
-    collectors,
     watches,
     watch_reader,
     verification_ages,
@@ -212,7 +210,7 @@ def _declared() -> Iterator[_Declared]:
             if isinstance(value, TopicGauge):
                 yield _Declared(value.name, "gauge", value.labels, value.meaning)
             elif isinstance(value, TopicCounter):
-                yield _Declared(value.name, "counter", value.labels, value.meaning)
+                yield _Declared(value.name, "counter", ("topic",), value.meaning)
             elif isinstance(value, MetricWrapperBase):
                 (metric,) = value.describe()
                 # No public name for the labels of a metric that has no values yet.

@@ -13,17 +13,7 @@ from services.common.log import configure_logging
 from services.common.reloaded_file import FileError
 from services.common.retry import Backoff
 from services.common.settings import split_address
-from services.rlm.collectors import (
-    EXPIRATION_SECONDS_SINCE_LAST_SUCCESS,
-    FOLLOWER_SECONDS_SINCE_LAST_SUCCESS,
-    REMOVAL_SECONDS_SINCE_LAST_SUCCESS,
-    SECONDS_SINCE_LAST_SUCCESS,
-    LastPollCollector,
-    LastSuccessCollector,
-    PoolCollector,
-    RetentionCollector,
-    TopicCollector,
-)
+from services.rlm.collectors import LastSuccessCollector, PoolCollector, TopicCollector
 from services.rlm.consumers.listener import (
     Anyone,
     ConsumerLimits,
@@ -41,8 +31,17 @@ from services.rlm.kafka_admin.deleted_topics import read_cluster_id
 from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.kafka_admin.security import KafkaSecurityError
 from services.rlm.kafka_log.partition_dir import LogDirError
-from services.rlm.manager import FIRST_RETRY_S, BrokerRemoteLogManager, RlmLimits
-from services.rlm.metrics import DIRECT_READ_BYTES, DIRECT_READ_FAILURES
+from services.rlm.lanes import FIRST_RETRY_S
+from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
+from services.rlm.metrics import (
+    DIRECT_READ_BYTES,
+    DIRECT_READ_FAILURES,
+    EXPIRATION_SECONDS_SINCE_LAST_SUCCESS,
+    FOLLOWER_SECONDS_SINCE_LAST_SUCCESS,
+    POLL_SECONDS_SINCE_LAST_SUCCESS,
+    REMOVAL_SECONDS_SINCE_LAST_SUCCESS,
+    SECONDS_SINCE_LAST_SUCCESS,
+)
 from services.rlm.roles.partition_roles import PartitionSource
 from services.rlm.servicer import add_to_server
 from services.rlm.settings import RlmSettings
@@ -67,17 +66,17 @@ def main() -> None:
             RemoteStorageManagerClient(rsm, settings.rsm_address),
             RemoteLogMetadataManagerClient(rlmm, settings.rlmm_address),
         )
-        for scheduler, gauge in (
-            (manager.scheduler, SECONDS_SINCE_LAST_SUCCESS),
-            (manager.expiration_scheduler, EXPIRATION_SECONDS_SINCE_LAST_SUCCESS),
-            (manager.follower_scheduler, FOLLOWER_SECONDS_SINCE_LAST_SUCCESS),
-            (manager.removal_scheduler, REMOVAL_SECONDS_SINCE_LAST_SUCCESS),
+        lanes = manager.lanes
+        for lane, gauge in (
+            (lanes.copies, SECONDS_SINCE_LAST_SUCCESS),
+            (lanes.expiration, EXPIRATION_SECONDS_SINCE_LAST_SUCCESS),
+            (lanes.followers, FOLLOWER_SECONDS_SINCE_LAST_SUCCESS),
+            (lanes.removal, REMOVAL_SECONDS_SINCE_LAST_SUCCESS),
+            (lanes.poll, POLL_SECONDS_SINCE_LAST_SUCCESS),
         ):
-            REGISTRY.register(LastSuccessCollector(scheduler, gauge))
-        REGISTRY.register(LastPollCollector(manager.poll_scheduler))
+            REGISTRY.register(LastSuccessCollector(lane, gauge))
         REGISTRY.register(TopicCollector(manager.led_partitions))
-        REGISTRY.register(RetentionCollector(manager.led_partitions))
-        REGISTRY.register(PoolCollector(manager.schedulers, manager.remote_readers))
+        REGISTRY.register(PoolCollector(manager.scheduler.lanes, manager.remote_readers))
         REGISTRY.register(manager.topic_counts)
         listener = _consumer_listener(settings, manager)
         manager.start()

@@ -1,8 +1,8 @@
 """Assemble the parts of the RLM of one broker.
 
-    source  →  PartitionRoles  →  PartitionTasks  →  Schedulers
-    (roles/partition_roles.py, roles/tasks.py, scheduler.py; the poller is a source
-    of its own: kafka_admin/poller.py)
+    source  →  PartitionRoles  →  PartitionTasks  →  Lanes
+    (roles/partition_roles.py, roles/tasks.py, lanes.py; the poller is a source of its
+    own: kafka_admin/poller.py)
 
 Besides the tasks of partitions, the process has six tasks: scan the log directories, report the led
 partitions, follow the revisions of all partitions, remove deleted partitions, maintain the files of
@@ -12,10 +12,8 @@ the index cache, and, with the poller, read cleanup policies.
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from services.api.errors import NotServedError, RemoteResourceNotFoundError, RemoteStorageError
@@ -49,7 +47,6 @@ from services.api.remote_log_metadata_manager import (
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.replicas import AuxStateQuery, RemoteLogAuxState, ReplicaService
 from services.api.topic_config import UNLIMITED
-from services.common import tracing
 from services.common.cancellation import Cancellation
 from services.common.fair_queue import FairQueue, QuotaLimit
 from services.common.retry import Backoff
@@ -61,6 +58,7 @@ from services.rlm.fetch.reads import LogSource, ReadLimits, Reads
 from services.rlm.kafka_admin.polled_logs import PolledLogs
 from services.rlm.kafka_admin.poller import ClusterPoller, PolledCluster
 from services.rlm.kafka_log.log_dir import LogDirectories
+from services.rlm.lanes import FIRST_RETRY_S, Lanes, new_scheduler
 from services.rlm.metrics import MAX_TOPICS, TopicCounts
 from services.rlm.partition import Partition, new_partition
 from services.rlm.reporting import Reporter
@@ -70,8 +68,7 @@ from services.rlm.revisions import Revisions
 from services.rlm.roles.partition_remover import RemotePartitionRemover
 from services.rlm.roles.partition_roles import PartitionRoles, PartitionSource, StaticSource
 from services.rlm.roles.stopping import DisabledTopics, TierDeletion
-from services.rlm.roles.tasks import PartitionTasks, Pools, SharedByTasks
-from services.rlm.scheduler import Scheduler
+from services.rlm.roles.tasks import PartitionTasks, SharedByTasks
 from services.rlm.topic_configs import CleanupPolicies, TopicConfigs
 
 _log = logging.getLogger(__name__)
@@ -83,16 +80,9 @@ _POLL = "poll of the cluster"
 _DISABLED = "topics that are disabled"
 _POLICIES = "cleanup policies"
 
-_POLICIES_INTERVAL_S = 1.0
-"""The interval at which policies of new topics are read; it costs nothing without new topics."""
-
 _INDEX_CACHE = "upkeep of the index cache"
-FIRST_RETRY_S = 0.5
-"""The wait after a task's first failure; it doubles up to the setting's maximum."""
-
 _STARTS_NOTHING = "drained: starting no copy and no deletion until that is cancelled, or a restart"
 _STARTS_AGAIN = "not drained any more: starting copies and deletions again"
-_REMOVER_THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,32 +164,14 @@ class BrokerRemoteLogManager:
         self._policies: CleanupPolicies | None = None
         if cluster is not None:
             self._policies = CleanupPolicies(cluster.admin, cluster.registered_id, clock)
-        # Separate pools, so that long copies delay nothing else.
-        (
+        self.scheduler = new_scheduler(limits.backoff, clock)
+        self.lanes = Lanes.of(
             self.scheduler,
-            self.expiration_scheduler,
-            self.follower_scheduler,
-            self.report_scheduler,
-            self.removal_scheduler,
-            self.poll_scheduler,
-            self.policy_scheduler,
-            self.scan_scheduler,
-            self.revision_scheduler,
-            self.index_cache_scheduler,
-        ) = self.schedulers = tuple(
-            Scheduler(name, threads, interval_s, limits.backoff, clock, partial(_traced, name))
-            for name, threads, interval_s in (
-                ("copier", limits.copier_threads, limits.interval_s),
-                ("expiration", limits.expiration_threads, limits.interval_s),
-                ("follower", limits.follower_threads, limits.interval_s),
-                ("reporter", 1, limits.interval_s),
-                ("remover", _REMOVER_THREADS, limits.remover_interval_s),
-                ("poller", 1, limits.interval_s),
-                ("policies", 1, min(_POLICIES_INTERVAL_S, limits.interval_s)),
-                ("scan", 1, limits.interval_s),
-                ("revisions", 1, limits.interval_s),
-                ("index-cache", 1, limits.interval_s),
-            )
+            copier_threads=limits.copier_threads,
+            expiration_threads=limits.expiration_threads,
+            follower_threads=limits.follower_threads,
+            interval_s=limits.interval_s,
+            remover_interval_s=limits.remover_interval_s,
         )
         # Roles come only from answers of the registered cluster.
         cluster_id = None if cluster is None else cluster.registered_id
@@ -215,23 +187,29 @@ class BrokerRemoteLogManager:
         self._static = StaticSource(self._roles) if source is PartitionSource.STATIC else None
         if self._static is not None:
             self._static.update(self._directories.partitions)
-        if cluster is not None:
-            polled = None if log_dirs else PolledLogs(cluster.admin, rlmm, rsm, clock)
-            poller = ClusterPoller(cluster, self._directories, self._roles, rlmm, clock, polled)
-            self.poll_scheduler.schedule(_POLL, poller.poll)
-        if source is not PartitionSource.CALLBACKS:
-            disabled = DisabledTopics(self._roles, self._topic_configs, self._stopping)
-            self.expiration_scheduler.schedule(_DISABLED, disabled.look)
-        if self._policies is not None:
-            self.policy_scheduler.schedule(_POLICIES, self._policies.refresh)
-        if log_dirs:
-            self.scan_scheduler.schedule(_SCAN, self._scan)
-            self.report_scheduler.schedule(_REPORTS, self._report)
-        self.revision_scheduler.schedule(_REVISIONS, self._follow_revisions)
-        self.index_cache_scheduler.schedule(_INDEX_CACHE, self._reads.maintain)
+        self._schedule_tasks_of_process(cluster, clock)
         RemotePartitionRemover(
-            rsm, rlmm, broker_id, limits.deletion_grace_ms, self.removal_scheduler, now_ms
+            rsm, rlmm, broker_id, limits.deletion_grace_ms, self.lanes.removal, now_ms
         )
+
+    def _schedule_tasks_of_process(
+        self, cluster: PolledCluster | None, clock: Callable[[], float]
+    ) -> None:
+        lanes, has_logs = self.lanes, not self._directories.are_none
+        if cluster is not None:
+            logs = None if has_logs else PolledLogs(cluster.admin, self._rlmm, self._rsm, clock)
+            poller = ClusterPoller(cluster, self._directories, self._roles, self._rlmm, clock, logs)
+            lanes.poll.schedule(_POLL, poller.poll)
+        if self._source is not PartitionSource.CALLBACKS:
+            disabled = DisabledTopics(self._roles, self._topic_configs, self._stopping)
+            lanes.expiration.schedule(_DISABLED, disabled.look)
+        if self._policies is not None:
+            lanes.policies.schedule(_POLICIES, self._policies.refresh)
+        if has_logs:
+            lanes.scan.schedule(_SCAN, self._scan)
+            lanes.reports.schedule(_REPORTS, self._report)
+        lanes.revisions.schedule(_REVISIONS, self._follow_revisions)
+        lanes.index_cache.schedule(_INDEX_CACHE, self._reads.maintain)
 
     def _partition_tasks(
         self,
@@ -253,11 +231,7 @@ class BrokerRemoteLogManager:
             cleanup_policies=self._policies,
         )
         return PartitionTasks(
-            Pools(
-                self.scheduler,
-                self.expiration_scheduler,
-                self.follower_scheduler,
-            ),
+            self.lanes,
             SharedByTasks(
                 rlmm,
                 broker_id,
@@ -284,8 +258,7 @@ class BrokerRemoteLogManager:
     def start(self) -> None:
         """Start copying, reporting, retention and removal; reads are served before that, too."""
         self._revisions.start()
-        for scheduler in self.schedulers:
-            scheduler.start()
+        self.scheduler.start()
 
     def end_waits(self) -> None:
         """Let fetches that wait for records answer now, and later ones at once."""
@@ -299,13 +272,9 @@ class BrokerRemoteLogManager:
         self._stopping.set()
         self.end_waits()
         self._revisions.stop()
-        until_s = time.monotonic() + grace_s
-        is_idle = self.scheduler.stop(grace_s)
-        for scheduler in self.schedulers[1:]:
-            scheduler.stop(max(until_s - time.monotonic(), 0.0))
-        if not is_idle:
+        if not self.scheduler.stop(grace_s):
             self._cancelled.set()
-            self.scheduler.wait_idle(grace_s)
+            self.lanes.copies.wait_idle(grace_s)
         self._reads.close()
 
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
@@ -390,20 +359,17 @@ class BrokerRemoteLogManager:
         return replace(lag, drained=self._drained.is_set())
 
     def drain(self, *, cancel: bool = False) -> ActivePasses:
-        deleting = (
-            self.expiration_scheduler,
-            self.removal_scheduler,
-        )
-        with self._drain_lock:  # The flag and the schedulers change together.
+        copies, *deleting = self.lanes.copies, self.lanes.expiration, self.lanes.removal
+        with self._drain_lock:  # The flag and the lanes change together.
             if self._drained.is_set() is cancel:
                 _log.warning("%s", _STARTS_AGAIN if cancel else _STARTS_NOTHING)
             if cancel:
                 self._drained.clear()
             else:
                 self._drained.set()
-            for scheduler in (self.scheduler, *deleting):
-                scheduler.resume() if cancel else scheduler.pause()
-        return ActivePasses(self.scheduler.running, sum(each.running for each in deleting))
+            for lane in (copies, *deleting):
+                lane.resume() if cancel else lane.pause()
+        return ActivePasses(copies.running, sum(lane.running for lane in deleting))
 
     def _all_partitions(self, describer: PageDescriber) -> list[Partition]:
         """Return the local and remote partitions; only the local ones if RLMM is down."""
@@ -443,11 +409,6 @@ class BrokerRemoteLogManager:
 
     def _report(self) -> None:
         self._reporter.report_all(self.led_partitions())
-
-
-def _traced(scheduler: str, key: Hashable) -> AbstractContextManager[None]:
-    """Record a run of a task as a trace of its own, with the calls that it makes."""
-    return tracing.task(f"rlm {scheduler}", {"sediment.task": str(key)})
 
 
 def _served(partition: Partition) -> ServedPartition:

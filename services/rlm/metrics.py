@@ -1,10 +1,10 @@
-"""Count the work of RLM, for the process and for each topic that is led here."""
+"""Name the metrics of RLM, and count the work for each topic that is led here."""
 
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily
@@ -143,40 +143,175 @@ REVISIONS_WATCHED = Gauge(
     "Partitions whose changes RLMM reports as they happen; the others are polled.",
 )
 
+DELAYED_FETCHES = Gauge(
+    "sediment_rlm_delayed_fetches",
+    "Fetches that wait for min_bytes (Kafka: size of the purgatory Fetch).",
+)
+
 OTHER_TOPICS = "(other)"
 """No topic can have this name."""
 
 MAX_TOPICS = 1_000
 """The most topics with labels of their own, about 20 series each; the others share one."""
 
-
-class TopicLabels:
-    """Choose the labels of one scrape: `max_topics` topics have their own, the rest share one."""
-
-    def __init__(self, max_topics: int) -> None:
-        self._max_topics = max_topics
-        self._own: set[str] = set()
-
-    def of(self, topic: str) -> str:
-        """Return the topic, or OTHER_TOPICS if too many others were given before."""
-        if topic in self._own:
-            return topic
-        if len(self._own) >= self._max_topics:
-            return OTHER_TOPICS
-        self._own.add(topic)
-        return topic
-
-    def of_partition(self, name: TopicIdPartition) -> tuple[str, str]:
-        """Return the labels of a partition; without a number if its topic has no own label."""
-        topic = self.of(name.topic)
-        return topic, "" if topic == OTHER_TOPICS else str(name.partition)
+_OF_TOPIC = ("topic",)
+_OF_PARTITION = ("topic", "partition")
 
 
-@dataclass(frozen=True, slots=True)
-class TopicCounter:
+class TopicGauge(NamedTuple):
+    """A gauge that is computed at each scrape: its labels disappear with their partition."""
+
     name: str
     meaning: str
-    labels: tuple[str, ...] = ("topic",)
+    labels: tuple[str, ...]
+
+
+_SINCE_LAST_SUCCESS = (
+    "Time since a partition's last {} that did everything due; since the partition was found, if "
+    "there was none."
+)
+
+SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
+    "sediment_rlm_seconds_since_last_success",
+    _SINCE_LAST_SUCCESS.format("copy pass"),
+    _OF_PARTITION,
+)
+
+EXPIRATION_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
+    "sediment_rlm_expiration_seconds_since_last_success",
+    _SINCE_LAST_SUCCESS.format("retention pass"),
+    _OF_PARTITION,
+)
+
+FOLLOWER_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
+    "sediment_rlm_follower_seconds_since_last_success",
+    _SINCE_LAST_SUCCESS.format("refresh of a followed partition's tier state"),
+    _OF_PARTITION,
+)
+
+REMOVAL_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
+    "sediment_rlm_removal_seconds_since_last_success",
+    _SINCE_LAST_SUCCESS.format("removal step"),
+    _OF_PARTITION,
+)
+
+POLL_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
+    "sediment_rlm_poll_seconds_since_last_success",
+    "Time since the poller last read the cluster's leaders and applied all of them; since the "
+    "start, if it never did. Only with RLM_PARTITION_SOURCE=poller.",
+    (),
+)
+
+REMOTE_COPY_LAG_BYTES = TopicGauge(
+    "sediment_rlm_remote_copy_lag_bytes",
+    "Size of the rolled segments that are not in the tier yet (Kafka: RemoteCopyLagBytes).",
+    _OF_TOPIC,
+)
+
+REMOTE_COPY_LAG_SEGMENTS = TopicGauge(
+    "sediment_rlm_remote_copy_lag_segments",
+    "Rolled segments that are not in the tier yet (Kafka: RemoteCopyLagSegments).",
+    _OF_TOPIC,
+)
+
+REMOTE_COPY_LAG_SECONDS = TopicGauge(
+    "sediment_rlm_remote_copy_lag_seconds",
+    "Age of the newest record in the first rolled segment that is not in the tier yet; the "
+    "highest of the topic's partitions. 0: everything is in the tier.",
+    _OF_TOPIC,
+)
+
+SECONDS_UNTIL_LOCAL_DELETION = TopicGauge(
+    "sediment_rlm_seconds_until_local_deletion",
+    "Time until the broker's time-based retention deletes the first segment that is not in the "
+    "tier yet; the lowest of the topic's partitions. Only if local.retention.ms is set for the "
+    "topic and there is such a segment. Negative: the broker may delete it any moment.",
+    _OF_TOPIC,
+)
+
+PARTITIONS_HELD_BACK = TopicGauge(
+    "sediment_rlm_partitions_held_back",
+    "Partitions whose rolled segments are not copied until an operator repairs something: a file "
+    "of the broker is missing, damaged or unreadable, or a copy was refused. The log names the "
+    "problem when it is found; DescribePartitions shows it while it lasts.",
+    _OF_TOPIC,
+)
+
+REMOTE_DELETE_LAG_BYTES = TopicGauge(
+    "sediment_rlm_remote_delete_lag_bytes",
+    "Size of the segments whose deletion from the tier has begun but not finished (Kafka: "
+    "RemoteDeleteLagBytes).",
+    _OF_TOPIC,
+)
+
+REMOTE_DELETE_LAG_SEGMENTS = TopicGauge(
+    "sediment_rlm_remote_delete_lag_segments",
+    "Segments whose deletion from the tier has begun but not finished (Kafka: "
+    "RemoteDeleteLagSegments).",
+    _OF_TOPIC,
+)
+
+REMOTE_LOG_METADATA_COUNT = TopicGauge(
+    "sediment_rlm_remote_log_metadata_count",
+    "Segments in RLMM, in any state (Kafka: RemoteLogMetadataCount).",
+    _OF_TOPIC,
+)
+
+REMOTE_LOG_SIZE_BYTES = TopicGauge(
+    "sediment_rlm_remote_log_size_bytes",
+    "Size of the segments in the tier, including those being deleted (Kafka: RemoteLogSizeBytes).",
+    _OF_TOPIC,
+)
+
+REMOTE_LOG_SIZE_COMPUTATION_SECONDS = TopicGauge(
+    "sediment_rlm_remote_log_size_computation_seconds",
+    "Duration of the latest listing of segments, from which their size is computed (Kafka: "
+    "RemoteLogSizeComputationTime).",
+    _OF_TOPIC,
+)
+
+TASKS_IDLE_RATIO = TopicGauge(
+    "sediment_rlm_tasks_idle_ratio",
+    "Share of a pool's threads that run no task, 0 to 1 (Kafka: "
+    "RemoteLogManagerTasksAvgIdlePercent). If it stays at 0, tasks wait for threads.",
+    ("pool",),
+)
+
+REMOTE_READER_IDLE_RATIO = TopicGauge(
+    "sediment_rlm_remote_log_reader_idle_ratio",
+    "Share of RLM_REMOTE_LOG_READER_THREADS that read nothing from the tier, 0 to 1 (Kafka: "
+    "RemoteLogReaderAvgIdlePercent).",
+    (),
+)
+
+REMOTE_READER_QUEUE_SIZE = TopicGauge(
+    "sediment_rlm_remote_log_reader_task_queue_size",
+    "Reads of the tier that wait for a reader thread (Kafka: RemoteLogReaderTaskQueueSize).",
+    (),
+)
+
+RETENTION_SIZE_PERCENT = TopicGauge(
+    "sediment_rlm_retention_size_percent",
+    "Size of a partition in percent of its retention.bytes: its data in the tier (each offset of "
+    "its lineage once) and data that is only local (Kafka: RetentionSizeInPercent). Only if "
+    "retention.bytes is above 0.",
+    _OF_PARTITION,
+)
+
+LOCAL_RETENTION_SIZE_PERCENT = TopicGauge(
+    "sediment_rlm_local_retention_size_percent",
+    "Size of a partition's local log in percent of its local.retention.bytes, or of "
+    "retention.bytes if that is not set (Kafka: LocalRetentionSizeInPercent). Only if one of them "
+    "is above 0.",
+    _OF_PARTITION,
+)
+
+
+class TopicCounter(NamedTuple):
+    """A counter of TopicCounts."""
+
+    name: str
+    meaning: str
 
 
 REMOTE_COPY_REQUESTS = TopicCounter(
@@ -218,10 +353,6 @@ REMOTE_DELETE_RETRIABLE_ERRORS = TopicCounter(
     "count these.",
 )
 
-DELAYED_FETCHES = Gauge(
-    "sediment_rlm_delayed_fetches",
-    "Fetches that wait for min_bytes (Kafka: size of the purgatory Fetch).",
-)
 REMOTE_FETCH_REQUESTS = TopicCounter(
     "sediment_rlm_remote_fetch_requests",
     "Fetches of a partition that read from the tier, or failed to (Kafka: "
@@ -264,6 +395,29 @@ TOPIC_COUNTERS = (
     AUX_STATE_REQUESTS,
     AUX_STATE_ERRORS,
 )
+
+
+class TopicLabels:
+    """Choose the labels of one scrape: `max_topics` topics have their own, the rest share one."""
+
+    def __init__(self, max_topics: int) -> None:
+        self._max_topics = max_topics
+        self._own: set[str] = set()
+
+    def of(self, topic: str) -> str:
+        """Return the topic, or OTHER_TOPICS if too many others were given before."""
+        if topic in self._own:
+            return topic
+        if len(self._own) >= self._max_topics:
+            return OTHER_TOPICS
+        self._own.add(topic)
+        return topic
+
+    def of_partition(self, name: TopicIdPartition) -> tuple[str, str]:
+        """Return the labels of a partition; without a number if its topic has no own label."""
+        topic = self.of(name.topic)
+        return topic, "" if topic == OTHER_TOPICS else str(name.partition)
+
 
 _Counts = defaultdict[TopicCounter, int]
 
@@ -329,7 +483,7 @@ class TopicCounts(Collector):
         with self._lock:
             counts = {topic: dict(counts) for topic, counts in self._counts.items()}
         for counter in TOPIC_COUNTERS:
-            family = CounterMetricFamily(counter.name, counter.meaning, labels=counter.labels)
+            family = CounterMetricFamily(counter.name, counter.meaning, labels=_OF_TOPIC)
             for topic, of_topic in counts.items():
                 family.add_metric([topic], of_topic.get(counter, 0))
             yield family

@@ -1,4 +1,4 @@
-"""Run tasks repeatedly: several at once, but never two runs of one task."""
+"""Run tasks repeatedly, in lanes: several tasks at once, but never two runs of one task."""
 
 import logging
 import threading
@@ -15,6 +15,15 @@ from services.common.retry import Backoff
 from services.common.threads import end_without
 
 _FEW = 64
+
+_WAKE_EVERY_S = 0.05
+"""Tasks that are due this close together run in one thread: with thousands of tasks, a wake-up for
+each would cost more than a pass that finds nothing."""
+
+_START_AGAIN_AFTER_S = 1.0
+"""The pause after the machine refused a new thread."""
+
+_log = logging.getLogger(__name__)
 
 
 class WaitingTasks:
@@ -67,24 +76,13 @@ class RunAgain:
 
 
 PassResult = bool | RunAgain | None
-"""The result of one pass. True: there is more to do, and it runs again after the tasks that are
-waiting now. None and False: nothing more to do before the next interval."""
+"""True: there is more to do, and the pass runs again after the tasks that wait now."""
 
 Task = Callable[[], PassResult]
 
 
 class PassFailedError(Exception):
     """The error of a task that could not do everything; the message has the reason."""
-
-
-_WAKE_EVERY_S = 0.05
-"""Tasks that are due this close together run in one thread: with thousands of tasks, a wake-up for
-each would cost more than a pass that finds nothing."""
-
-_START_AGAIN_AFTER_S = 1.0
-"""The pause after the machine refused a new thread."""
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -108,46 +106,100 @@ class _Run:
 
 
 class Scheduler:
-    """Run each task `interval_s` after its last end, or after a back-off if it failed.
+    """Start the due tasks of all lanes, from one thread. Thread-safe.
 
     It alone retries a pass that failed. Within a pass, a copy waits for a busy RSM, and outdated
-    plans are made again (docs/understand/architecture.md, Retries). `tick()` starts due tasks while
-    threads are free; after `start()` this happens automatically when a task ends and when the
-    ticker wakes.
+    plans are made again (docs/understand/architecture.md, Retries).
 
     Args:
+        backoff: the pause after a task failed.
         clock: monotonic seconds.
-        around: entered around each run of a task, with the task's key.
+        around: entered around each run of a task, with the names of lane and task.
     """
 
     def __init__(
         self,
-        name: str,
-        threads: int,
-        interval_s: float,
         backoff: Backoff,
         clock: Callable[[], float] = time.monotonic,
-        around: Callable[[Hashable], AbstractContextManager[None]] = lambda key: nullcontext(),
+        around: Callable[[str, Hashable], AbstractContextManager[None]] = lambda *_: nullcontext(),
     ) -> None:
+        self.backoff = backoff
+        self.clock = clock
+        self.around = around
+        self.lanes: list[Lane] = []
+        self.lock = threading.RLock()
+        self._due_earlier = threading.Condition(self.lock)
+        self._wakes_at_s = 0.0
+        self._ticker: threading.Thread | None = None
+        self.is_stopping = False
+
+    def lane(self, name: str, threads: int, interval_s: float) -> "Lane":
+        """Add a lane, in which no task waits for a thread of another lane."""
+        made = Lane(self, name, threads, interval_s)
+        self.lanes.append(made)
+        return made
+
+    def start(self) -> None:
+        """Start due tasks in a thread until `stop`."""
+        self._ticker = threading.Thread(target=self._run, name="ticker", daemon=True)
+        self._ticker.start()
+
+    def stop(self, grace_s: float) -> bool:
+        """Start no more tasks and wait for running ones; return False if some still run."""
+        until_s = time.monotonic() + grace_s
+        with self.lock:
+            self.is_stopping = True
+            self._due_earlier.notify()
+        if self._ticker is not None:
+            self._ticker.join(grace_s)
+        idle = [lane.wait_idle(max(until_s - time.monotonic(), 0.0)) for lane in self.lanes]
+        for lane in self.lanes:
+            lane.close()
+        return all(idle)
+
+    @property
+    def runs_more(self) -> bool:
+        """Return whether the thread of an ended task may start another one."""
+        return self._ticker is not None and not self.is_stopping
+
+    def wake(self, due_s: float | None = None) -> None:
+        """Wake the ticker, if it would sleep beyond `due_s`; None: in any case."""
+        with self.lock:
+            if due_s is None or due_s < self._wakes_at_s:
+                self._due_earlier.notify()
+
+    def _run(self) -> None:
+        with self._due_earlier:
+            while not self.is_stopping:
+                # One per wake-up: its thread runs other due tasks; another follows if it is slow.
+                for lane in self.lanes:
+                    lane.start_next()
+                wait_s = min(lane.until_next_s() for lane in self.lanes)
+                self._wakes_at_s = self.clock() + wait_s
+                self._due_earlier.wait(wait_s)
+
+
+class Lane:
+    """Run each task `interval_s` after its last end, or after a back-off if it failed.
+
+    `tick()` starts due tasks while threads are free; after `Scheduler.start` this happens when a
+    task ends and when the ticker wakes. Thread-safe.
+    """
+
+    def __init__(self, scheduler: Scheduler, name: str, threads: int, interval_s: float) -> None:
         self.name = name
-        self._around = around
+        self._scheduler = scheduler
+        self._clock = scheduler.clock
         self._threads = threads
         self._interval_s = interval_s
-        self._backoff = backoff
-        self._clock = clock
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        lock = threading.RLock()
-        self._changed = threading.Condition(lock)
-        self._due_earlier = threading.Condition(lock)
-        self._wakes_at_s = 0.0
+        self._changed = threading.Condition(scheduler.lock)
         self._starts_from_s: float | None = None
         self._entries: dict[Hashable, _Entry] = {}
         # Each key of an entry either waits or runs.
         self._waiting = WaitingTasks()
         self._running: set[Hashable] = set()
-        self._stopping = False
         self._paused = False
-        self._ticker: threading.Thread | None = None
 
     def schedule(self, key: Hashable, task: Task) -> None:
         """Run `task` from the next tick on; a scheduled key keeps its time.
@@ -163,7 +215,7 @@ class Scheduler:
             self._entries[key] = _Entry(task, last_success_s=now)
             if key not in self._running:
                 self._waiting.put(key, now)
-                self._due_earlier.notify()
+                self._scheduler.wake()
 
     def forget(self, key: Hashable, task: Task | None = None) -> None:
         """Stop scheduling the task of this key; a running pass is not interrupted.
@@ -179,7 +231,7 @@ class Scheduler:
     def tick(self) -> None:
         """Start due tasks, longest due first, while threads are free."""
         with self._changed:
-            while self._start_next():
+            while self.start_next():
                 pass
 
     def pause(self) -> None:
@@ -191,7 +243,7 @@ class Scheduler:
         """Start passes again, first those that became due meanwhile."""
         with self._changed:
             self._paused = False
-            self._due_earlier.notify()
+            self._scheduler.wake()
 
     @property
     def running(self) -> int:
@@ -220,32 +272,12 @@ class Scheduler:
         """Return the share of threads that run no task, 0 to 1."""
         return 1 - len(self._running) / self._threads
 
-    def start(self) -> None:
-        """Tick in a thread until `stop`."""
-        self._ticker = threading.Thread(target=self._run, name=f"{self.name}-ticker", daemon=True)
-        self._ticker.start()
-
-    def stop(self, grace_s: float) -> bool:
-        """Start no more tasks and wait for running ones; return False if some still run."""
-        with self._changed:
-            self._stopping = True
-            self._due_earlier.notify()
-        if self._ticker is not None:
-            self._ticker.join(grace_s)
-        idle = self.wait_idle(grace_s)
+    def close(self) -> None:
+        """Run nothing more; running tasks continue to their end."""
         self._pool.shutdown(wait=False)
-        return idle
 
-    def _run(self) -> None:
-        with self._due_earlier:
-            while not self._stopping:
-                # One per wake-up: its thread runs other due tasks; another follows if it is slow.
-                self._start_next()
-                wait_s = self._until_next_s()
-                self._wakes_at_s = self._clock() + wait_s
-                self._due_earlier.wait(wait_s)
-
-    def _until_next_s(self) -> float:
+    def until_next_s(self) -> float:
+        """Return how long the ticker may sleep, seconds."""
         due_s = self._waiting.next_due_s()
         if due_s is None or self._paused or len(self._running) >= self._threads:
             return self._interval_s
@@ -257,10 +289,10 @@ class Scheduler:
         del self._entries[key]
         self._waiting.discard(key)
 
-    def _start_next(self) -> bool:
+    def start_next(self) -> bool:
         """Start the next due task; return False if none is due or no thread is available."""
         with self._changed:
-            if self._stopping or self._paused or len(self._running) >= self._threads:
+            if self._scheduler.is_stopping or self._paused or len(self._running) >= self._threads:
                 return False
             if self._starts_from_s is not None and self._clock() < self._starts_from_s:
                 return False
@@ -296,7 +328,7 @@ class Scheduler:
         while run is not None:
             result, error = None, None
             try:
-                with self._around(run.key):
+                with self._scheduler.around(self.name, run.key):
                     result = run.entry.task()
             except BaseException as e:  # noqa: BLE001 - a boundary: it is logged and run again
                 error = e
@@ -306,11 +338,10 @@ class Scheduler:
                 run = self._next_after()
 
     def _next_after(self) -> _Run | None:
-        if self._ticker is None or self._stopping or self._paused:
+        if not self._scheduler.runs_more or self._paused:
             return None
         run = self._take_due()
-        if self._clock() + self._until_next_s() < self._wakes_at_s:
-            self._due_earlier.notify()
+        self._scheduler.wake(self._clock() + self.until_next_s())
         return run
 
     def _log_failure(self, key: Hashable, error: BaseException) -> None:
@@ -325,7 +356,7 @@ class Scheduler:
         self._running.remove(run.key)
         if error is not None:
             entry.failures += 1
-            due_s = now + self._backoff.delay_s(entry.failures)
+            due_s = now + self._scheduler.backoff.delay_s(entry.failures)
         else:
             entry.failures = 0
             if isinstance(result, RunAgain):

@@ -89,14 +89,14 @@ def rlm(stack: Stack, log_dir: Path, cluster: Cluster) -> Any:
         source=PartitionSource.POLLER,
         cluster=PolledCluster(cluster, REGISTERED, confirm_s=3600.0),
     )
-    turn(made.poll_scheduler)
+    turn(made.lanes.poll)
     return made
 
 
 def ask_and_take_turns(rlm: Any, cluster: Cluster) -> None:
     take_turns(rlm)
     cluster.now_s += MAX_AGE_S
-    turn(rlm.policy_scheduler)
+    turn(rlm.lanes.policies)
     take_turns(rlm)
 
 
@@ -153,7 +153,7 @@ def test_tiered_segments_of_a_compacted_topic_do_not_expire(
     assert stack.ranges() == ALL
     cluster.policy = "compact"
     cluster.now_s += MAX_AGE_S
-    turn(rlm.policy_scheduler)
+    turn(rlm.lanes.policies)
     stack.rlmm.put_topic_config(NAME.topic_id, {**TIERED, **keep_hours(2)})
     ask_and_take_turns(rlm, cluster)
     assert stack.ranges() == ALL
@@ -169,7 +169,7 @@ def test_nor_when_nothing_of_it_is_to_be_copied_any_more(
     ask_and_take_turns(rlm, cluster)
     cluster.policy = "compact"
     cluster.now_s += MAX_AGE_S
-    turn(rlm.policy_scheduler)
+    turn(rlm.lanes.policies)
     read_only = {**TIERED, "remote.log.copy.disable": "true"}
     stack.rlmm.put_topic_config(NAME.topic_id, {**read_only, **keep_hours(2)})
     ask_and_take_turns(rlm, cluster)

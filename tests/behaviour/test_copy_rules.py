@@ -498,8 +498,8 @@ def test_lag_is_published_while_rlmm_is_away(
     changes.update(topic_config=away, list_remote_log_segments=away)
     files.snapshot(65)
     files.segment(65, [batch(65, 5)])
-    rlm.scheduler.tick()
-    assert rlm.scheduler.wait_idle(30.0)
+    rlm.lanes.copies.tick()
+    assert rlm.lanes.copies.wait_idle(30.0)
     assert figures(rlm)["remote_copy_lag_segments"] == 1
 
 

@@ -234,9 +234,9 @@ def test_settings_that_are_known_here_alone_delete_nothing(stack: Stack, static:
     old.append(stack.rlmm.topic_config(NAME.topic_id))
     put(stack, {**ENABLED, **DELETABLE})
     with pytest.raises(PassFailedError, match=r"remote\.storage\.enable is no longer false"):
-        rlm.expiration_scheduler._entries["topics that are disabled"].task()
+        rlm.lanes.expiration._entries["topics that are disabled"].task()
     assert old == []
-    assert NAME in rlm.scheduler.seconds_since_last_success()
+    assert NAME in rlm.lanes.copies.seconds_since_last_success()
     take_turns(rlm, rounds=2)
     assert stack.ranges() == ALL
 
@@ -283,7 +283,7 @@ def test_rlmm_that_is_away_is_asked_again(stack: Stack, finding: Finding) -> Non
     put(stack, DISABLED)
     take_turns(rlm, rounds=2)
     assert stack.ranges() == ALL
-    assert NAME in rlm.scheduler.seconds_since_last_success()
+    assert NAME in rlm.lanes.copies.seconds_since_last_success()
     is_away = False
     take_turns(rlm, rounds=2)
     assert tier_is_empty(stack)
@@ -312,7 +312,7 @@ def test_a_follower_deletes_nothing(stack: Stack, polled: Finding) -> None:
     polled.cluster.topics[NAME.topic] = led_by(THEIRS)
     follower = polled.rlm()
     take_turns(follower, rounds=2)
-    turn(follower.follower_scheduler)
+    turn(follower.lanes.followers)
     take_turns(follower, rounds=2)
     assert description(follower).role is FOLLOWER
     assert stack.ranges() == ALL
@@ -333,7 +333,7 @@ def test_a_role_that_is_received_meanwhile_is_applied_afterwards(
     take_turns(rlm)
     poll(rlm)
     assert description(rlm).role is FOLLOWER
-    assert NAME not in rlm.scheduler.seconds_since_last_success()
+    assert NAME not in rlm.lanes.copies.seconds_since_last_success()
     take_turns(rlm)
     assert tier_is_empty(stack)
 
@@ -350,7 +350,7 @@ def test_a_role_that_ends_meanwhile_does_not_begin_again(stack: Stack, polled: F
     put(stack, DISABLED)
     take_turns(rlm, rounds=2)
     assert rlm.led_partitions() == []
-    assert NAME not in rlm.scheduler.seconds_since_last_success()
+    assert NAME not in rlm.lanes.copies.seconds_since_last_success()
     assert tier_is_empty(stack)
 
 
@@ -362,9 +362,9 @@ def test_a_log_that_goes_and_comes_while_it_is_being_disabled_is_led_again(
 
     def gone_meanwhile(*args: Any, **kwargs: Any) -> Any:
         shutil.move(files.path, elsewhere)
-        turn(rlm.scan_scheduler)
+        turn(rlm.lanes.scan)
         shutil.move(elsewhere, files.path)
-        turn(rlm.scan_scheduler)
+        turn(rlm.lanes.scan)
         assert rlm.led_partitions() == []
         return stack.rlmm.raise_log_start_offset(*args, **kwargs)
 

@@ -69,7 +69,7 @@ def test_a_copy_is_finished_and_no_other_begun_until_the_drain_is_cancelled(
         assert drainable.active("--timeout-s", "0") == (1, 0)
     assert stack.ranges() == ALL[:2]
     assert drainable.active() == (0, 0)
-    turn(rlm.scheduler)
+    turn(rlm.lanes.copies)
     assert stack.ranges() == ALL[:2]
     assert not isinstance(read(rlm, 0), RemoteStorageError)
     lag = rlm.copy_lag()
@@ -77,19 +77,19 @@ def test_a_copy_is_finished_and_no_other_begun_until_the_drain_is_cancelled(
     assert (lag_severity(lag), "drained, until" in lag_text(lag, 0)) == (Severity.WARNING, True)
     drainable.active("--cancel")
     assert not rlm.copy_lag().drained
-    turn(rlm.scheduler)
+    turn(rlm.lanes.copies)
     assert stack.ranges() == ALL
 
 
 def test_a_drained_rlm_deletes_nothing(drainable: Drainable) -> None:
     rlm, stack = drainable.rlm, drainable.stack
-    turn(rlm.scheduler)
+    turn(rlm.lanes.copies)
     drainable.active()
     stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(2))
-    turn(rlm.expiration_scheduler)
+    turn(rlm.lanes.expiration)
     assert stack.ranges() == ALL
     drainable.active("--cancel")
-    turn(rlm.expiration_scheduler)
+    turn(rlm.lanes.expiration)
     assert stack.ranges() == ALL[4:]
 
 

@@ -386,8 +386,8 @@ def test_custom_metadata_over_the_limit_is_cleaned_up_and_not_tried_again(
     limits = RlmLimits(interval_s=0.0, copy=CopyLimits(custom_metadata_max_bytes=1))
     rlm = BrokerRemoteLogManager([log_dir], rsm, stack.rlmm, limits)
     for _ in range(2):
-        rlm.scheduler.tick()
-        assert rlm.scheduler.wait_idle(30.0)
+        rlm.lanes.copies.tick()
+        assert rlm.lanes.copies.wait_idle(30.0)
     assert len(copies) == 1
     assert stack.segments() == []
     assert stack.keys() == []

@@ -74,7 +74,7 @@ class Clocked:
         if polled:
             self.poll()
         self.rlmm.calls.clear()
-        for scheduler in (rlm.scheduler, rlm.expiration_scheduler):
+        for scheduler in (rlm.lanes.copies, rlm.lanes.expiration):
             scheduler.tick()
             assert scheduler.wait_idle(DEADLINE_S)
         # The settings of topics are read anew from time to time, once for all of their partitions.
@@ -82,9 +82,9 @@ class Clocked:
 
     def poll(self) -> None:
         for scheduler in (
-            self.rlm.scan_scheduler,
-            self.rlm.report_scheduler,
-            self.rlm.revision_scheduler,
+            self.rlm.lanes.scan,
+            self.rlm.lanes.reports,
+            self.rlm.lanes.revisions,
         ):
             scheduler.tick()
             assert scheduler.wait_idle(DEADLINE_S)
@@ -233,12 +233,12 @@ def test_reports_that_take_their_time_hold_back_neither_the_poll_nor_the_look_at
         reporting.set()
         assert go_on.wait(DEADLINE_S)
 
-    rlm.report_scheduler.schedule("reports of all partitions", wait)
+    rlm.lanes.reports.schedule("reports of all partitions", wait)
     shutil.rmtree(files.path)
-    rlm.report_scheduler.tick()
+    rlm.lanes.reports.tick()
     try:
         assert reporting.wait(DEADLINE_S)
-        for scheduler in (rlm.revision_scheduler, rlm.scan_scheduler):
+        for scheduler in (rlm.lanes.revisions, rlm.lanes.scan):
             scheduler.tick()
             assert scheduler.wait_idle(DEADLINE_S)
         assert POLL in made.rlmm.calls

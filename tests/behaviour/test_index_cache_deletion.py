@@ -12,15 +12,15 @@ from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartiti
 from services.rlm.fetch.index_cache import IndexFileLimits
 from services.rlm.fetch.reads import ReadLimits
 from services.rlm.manager import BrokerRemoteLogManager
-from services.rlm.scheduler import Scheduler
+from services.rlm.scheduler import Lane
 from tests.harness.retained_log import AT_ONCE, DEADLINE_S, hourly_log, keep_hours, take_turns
 from tests.harness.ship_stack import Stack, lose_rolled_segments, read
 from tests.unit.rlm.kafka_bytes import NAME
 
 
-def turn(scheduler: Scheduler) -> None:
-    scheduler.tick()
-    assert scheduler.wait_idle(DEADLINE_S)
+def turn(lane: Lane) -> None:
+    lane.tick()
+    assert lane.wait_idle(DEADLINE_S)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def rlm(stack: Stack, log_dir: Path, index_dir: Path) -> Iterator[BrokerRemoteLo
     )
     limits = replace(limits, remover_interval_s=0.0)
     made = BrokerRemoteLogManager([log_dir], stack.rsm, stack.rlmm, limits)
-    turn(made.index_cache_scheduler)
+    turn(made.lanes.index_cache)
     take_turns(made)
     lose_rolled_segments(log_dir)
     for segment in stack.segments():
@@ -79,5 +79,5 @@ def test_topic_removal_deletes_from_the_index_cache(
     event = RemotePartitionDeleteMetadata(NAME, marked, 1, -1)
     stack.rlmm.put_remote_partition_delete_metadata(event, MutationContext(reason="a test"))
     for _ in range(4):
-        turn(rlm.removal_scheduler)
+        turn(rlm.lanes.removal)
     assert kept(index_dir) == set()

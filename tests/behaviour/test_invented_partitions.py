@@ -25,17 +25,16 @@ from services.api.remote_log_manager import (
 )
 from services.api.remote_log_metadata_manager import all_partitions
 from services.api.roles import Role
-from services.rlm.collectors import (
+from services.rlm.collectors import LastSuccessCollector, TopicCollector
+from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.metrics import (
     EXPIRATION_SECONDS_SINCE_LAST_SUCCESS,
     FOLLOWER_SECONDS_SINCE_LAST_SUCCESS,
+    OTHER_TOPICS,
     REMOTE_COPY_LAG_SEGMENTS,
+    REMOTE_COPY_REQUESTS,
     SECONDS_SINCE_LAST_SUCCESS,
-    LastSuccessCollector,
-    RetentionCollector,
-    TopicCollector,
 )
-from services.rlm.manager import BrokerRemoteLogManager
-from services.rlm.metrics import OTHER_TOPICS, REMOTE_COPY_REQUESTS
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
@@ -101,11 +100,10 @@ def series(rlm: BrokerRemoteLogManager) -> dict[tuple[str, str], float]:
     registry = CollectorRegistry()
     registry.register(rlm.topic_counts)
     registry.register(TopicCollector(rlm.led_partitions, max_topics=MAX_TOPICS))
-    registry.register(RetentionCollector(rlm.led_partitions, MAX_TOPICS))
     for scheduler, gauge in (
-        (rlm.scheduler, SECONDS_SINCE_LAST_SUCCESS),
-        (rlm.expiration_scheduler, EXPIRATION_SECONDS_SINCE_LAST_SUCCESS),
-        (rlm.follower_scheduler, FOLLOWER_SECONDS_SINCE_LAST_SUCCESS),
+        (rlm.lanes.copies, SECONDS_SINCE_LAST_SUCCESS),
+        (rlm.lanes.expiration, EXPIRATION_SECONDS_SINCE_LAST_SUCCESS),
+        (rlm.lanes.followers, FOLLOWER_SECONDS_SINCE_LAST_SUCCESS),
     ):
         registry.register(LastSuccessCollector(scheduler, gauge, MAX_TOPICS))
     families = registry.collect()
@@ -114,7 +112,7 @@ def series(rlm: BrokerRemoteLogManager) -> dict[tuple[str, str], float]:
 
 def run_all(rlm: Any) -> None:
     take_turns(rlm)
-    for scheduler in (rlm.follower_scheduler, rlm.report_scheduler, rlm.revision_scheduler):
+    for scheduler in (rlm.lanes.followers, rlm.lanes.reports, rlm.lanes.revisions):
         turn(scheduler)
 
 
@@ -149,7 +147,7 @@ def test_a_partition_that_rlmm_knows_is_followed_without_a_folder(
     add(stack.rlmm, segment(PAYROLL, 0, 9), FINISHED)
     assert send(client("broker"), [PAYROLL, CLICKS], FOLLOWER) == [None, None]
     run_all(rlm)
-    turn(rlm.follower_scheduler)
+    turn(rlm.lanes.followers)
     seen = [rlm._roles.partition(name).tier.last_seen.segments for name in (PAYROLL, CLICKS)]
     assert seen == [1, 0]
     assert [s.topic_id_partition for s in all_partitions(stack.rlmm)] == [PAYROLL]
@@ -161,7 +159,7 @@ def test_topics_beyond_the_limit_share_one_label(rlm: Any, client: Client, log_d
     for name in real:
         hourly_log(log_dir, name, rolled=2)
     assert send(client("broker"), real) == [None] * 5
-    rlm.scheduler.tick()
+    rlm.lanes.copies.tick()
     run_all(rlm)
     found = series(rlm)
     own = {name.topic for name in real[:MAX_TOPICS]}
@@ -212,5 +210,5 @@ def test_a_log_that_is_found_by_a_scan_drops_the_false_name(
 ) -> None:
     assert send(client("narrow"), [AS_ORDERS]) == [None]
     hourly_log(log_dir, PAYROLL, rolled=1)
-    turn(rlm.scan_scheduler)
+    turn(rlm.lanes.scan)
     assert described(rlm) == set()

@@ -58,13 +58,13 @@ def rlm_of(
 
 
 def copy(rlm: BrokerRemoteLogManager) -> None:
-    rlm.scheduler.tick()
-    assert rlm.scheduler.wait_idle(DEADLINE_S)
+    rlm.lanes.copies.tick()
+    assert rlm.lanes.copies.wait_idle(DEADLINE_S)
 
 
 def report(rlm: BrokerRemoteLogManager) -> None:
-    rlm.report_scheduler.tick()
-    assert rlm.report_scheduler.wait_idle(DEADLINE_S)
+    rlm.lanes.reports.tick()
+    assert rlm.lanes.reports.wait_idle(DEADLINE_S)
 
 
 def lose_beginning(files: PartitionFiles, kept: int, *epochs: tuple[int, int]) -> None:
@@ -273,7 +273,7 @@ def test_a_log_that_ends_below_the_tiers_log_start_is_held_back_and_reported(
         take_turns(rlm)
     assert_told(description(rlm).problems, found.path, held_segments=rolled)
     assert read(rlm, 5) is FetchError.OFFSET_OUT_OF_RANGE
-    assert rlm.scheduler.seconds_since_last_success()[NAME] == 1000.0
+    assert rlm.lanes.copies.seconds_since_last_success()[NAME] == 1000.0
 
     after = stack.rlmm.partition_state(NAME).value
     assert (after.report, after.lineage) == (before.report, before.lineage)
@@ -302,8 +302,8 @@ def test_log_of_a_removed_partition_is_reported_and_left_alone(
     assert remove_partition(stack.rlmm, stack.rsm, NAME, Deleter(), now_ms=0).is_finished
     caplog.clear()
     now_s[0] = 1000.0
-    rlm.revision_scheduler.tick()
-    assert rlm.revision_scheduler.wait_idle(DEADLINE_S)
+    rlm.lanes.revisions.tick()
+    assert rlm.lanes.revisions.wait_idle(DEADLINE_S)
     assert rlm.copy_lag().unchecked_partitions == 1
     take_turns(rlm, 2)
     lag = rlm.copy_lag()

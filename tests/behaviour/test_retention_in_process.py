@@ -416,13 +416,13 @@ def test_a_copy_in_progress_is_not_deleted(
         return stack.rsm.copy_log_segment_data(metadata, data)
 
     rlm = rlm_of(stack, log_dir, rsm=Changed(stack.rsm, copy_log_segment_data=slowly))
-    rlm.scheduler.tick()
+    rlm.lanes.copies.tick()
     assert copying.wait(DEADLINE_S)
     put(stack, EVERYTHING_EXPIRES)
     expire(rlm)
     assert [(s.start_offset, s.state) for s in stack.segments()] == [(30, STARTED)]
     go_on.set()
-    assert rlm.scheduler.wait_idle(DEADLINE_S)
+    assert rlm.lanes.copies.wait_idle(DEADLINE_S)
     take_turns(rlm)
     assert stack.ranges() == []
 
@@ -493,12 +493,12 @@ def test_copies_that_never_end_give_way_to_retention(
     def report_then_copy(reports: Any) -> Any:
         answer = stack.rlmm.report_partition_state(reports)
         base = 65 + 5 * len(copied)
-        if rlm.scheduler.wait_idle(0.0) and expiring:
+        if rlm.lanes.copies.wait_idle(0.0) and expiring:
             copied.append(base)
             files.snapshot(base)
             files.segment(base, [batch(base, 5)])
-            rlm.scheduler.tick()
-            assert rlm.scheduler.wait_idle(DEADLINE_S)
+            rlm.lanes.copies.tick()
+            assert rlm.lanes.copies.wait_idle(DEADLINE_S)
         return answer
 
     expiring: list[bool] = []
@@ -708,12 +708,12 @@ def test_many_partitions_are_reported_in_one_call_and_one_that_is_refused_stops_
         hourly_log(log_dir, name, rolled=1)
     sent: list[int] = []
     rlm = rlm_of(stack, log_dir, rlmm=reports_sent(stack, sent))
-    rlm.scheduler.tick()
-    rlm.scheduler.wait_idle(DEADLINE_S)
+    rlm.lanes.copies.tick()
+    rlm.lanes.copies.wait_idle(DEADLINE_S)
     led_elsewhere = PartitionLeadership(names[1], leader_epoch=9)
     stack.rlmm.on_partition_leadership_changes([led_elsewhere], [], BROKER_ID + 1)
-    rlm.report_scheduler.tick()
-    assert rlm.report_scheduler.wait_idle(DEADLINE_S)
+    rlm.lanes.reports.tick()
+    assert rlm.lanes.reports.wait_idle(DEADLINE_S)
     assert sent == [4]
     reported = [stack.rlmm.partition_state(name).value.report is not None for name in names]
     assert reported == [True, False, True, True]

@@ -127,7 +127,7 @@ def test_a_follower_knows_the_tier_and_changes_nothing(
     before = stack.rlmm.partition_state(NAME).value.report
     for _ in range(2):
         take_turns(follower)
-        turn(follower.follower_scheduler)
+        turn(follower.lanes.followers)
     assert stack.ranges() == ALL
     assert stack.rlmm.partition_state(NAME).value.report == before
     assert follower._roles.partition(NAME).tier.last_seen.segments == 6
@@ -152,7 +152,7 @@ def test_a_followed_partition_that_fails_in_any_way_delays_no_other(
     for name in names:
         send_role(rlm, FOLLOWER, EPOCH, name)
     for _ in range(3):
-        turn(rlm.follower_scheduler)
+        turn(rlm.lanes.followers)
     seen = [rlm._roles.partition(name).tier.last_seen.known for name in names]
     assert seen == [None, True, True]
 
@@ -166,7 +166,7 @@ def test_follower_serves_offsets_that_only_the_tier_has(
         file.unlink()
     follower = callback_rlm(stack, other)
     send_role(follower, FOLLOWER, EPOCH)
-    turn(follower.follower_scheduler)
+    turn(follower.lanes.followers)
     got = read(follower, 0)
     assert isinstance(got, bytes)
     assert got.startswith(first)
@@ -220,7 +220,7 @@ def test_a_pass_that_a_demotion_overtook_begins_nothing(
 ) -> None:
     rlm = callback_rlm(stack, log_dir)
     send_role(rlm, LEADER, EPOCH)
-    overtaken = rlm.scheduler._entries[NAME].task
+    overtaken = rlm.lanes.copies._entries[NAME].task
     (led,) = rlm.led_partitions()
     send_role(rlm, FOLLOWER, EPOCH + 1)
     overtaken()
@@ -285,8 +285,8 @@ def test_pass_continues_under_a_leader_epoch_that_rises_meanwhile(
         rlm = stack.rlm(log_dir, rsm=copies.rsm, limits=AT_ONCE)
     with copies.held(rlm, 20):
         leads_on(rlm, files)
-        turn(rlm.report_scheduler)
-    turn(rlm.scheduler)
+        turn(rlm.lanes.reports)
+    turn(rlm.lanes.copies)
     assert stack.ranges() == ALL
     assert [s.broker_leader_epoch for s in stack.segments()] == [EPOCH] * 3 + [EPOCH + 1] * 3
     assert rlm.led_partitions()[0].copy.problems == ()
@@ -367,7 +367,7 @@ def test_a_reassigned_partition_leaves_the_tier_as_it_is(
     for _ in range(2):
         assert stop(leader, REASSIGNED, EPOCH) is None
     take_turns(leader)
-    turn(leader.follower_scheduler)
+    turn(leader.lanes.followers)
     assert (stack.segments(), stack.rlmm.partition_state(NAME).revision) == before
     found = description(leader)
     assert (found.role, found.local_segments) == (None, 0)
@@ -400,7 +400,7 @@ def test_a_stop_that_is_repeated_ends_no_deletion_that_the_first_began(
     assert stop(leader, again, EPOCH) is None
     expire(leader)
     assert (stack.segments(), stack.keys()) == ([], [])
-    assert Finishing(NAME) not in leader.expiration_scheduler.seconds_since_last_success()
+    assert Finishing(NAME) not in leader.lanes.expiration.seconds_since_last_success()
 
 
 def test_repeated_stop_resumes_a_deletion_interrupted_by_a_restart(
@@ -430,7 +430,7 @@ def test_a_leader_role_received_while_disabling_gets_no_tasks(
     send_role(disabled, LEADER, EPOCH)
     assert stop(disabled, TIERING_DISABLED, EPOCH) is None
     assert outcomes == [ConcurrentUpdateError] * 2
-    assert NAME not in disabled.scheduler.seconds_since_last_success()
+    assert NAME not in disabled.lanes.copies.seconds_since_last_success()
     assert disabled.led_partitions() == []
     assert send_role(disabled, LEADER, EPOCH) is None
 
@@ -455,7 +455,7 @@ def test_copies_of_all_that_is_disabled_end_before_one_is_waited_for(
     waits: list[float] = []
 
     def wait(name: Any, within_s: float) -> bool:
-        left.append(len(rlm.scheduler.seconds_since_last_success().keys() & set(names)))
+        left.append(len(rlm.lanes.copies.seconds_since_last_success().keys() & set(names)))
         waits.append(within_s)
         now_s[0] += within_s  # a copy that goes on
         return False
@@ -463,7 +463,7 @@ def test_copies_of_all_that_is_disabled_end_before_one_is_waited_for(
     now_s = [0.0]
     monkeypatch.setattr(stopping, "monotonic", lambda: now_s[0])
     monkeypatch.setattr(stopping, "STEPS_AT_ONCE", 1)
-    monkeypatch.setattr(rlm.scheduler, "wait_ended", wait)
+    monkeypatch.setattr(rlm.lanes.copies, "wait_ended", wait)
     stops = tuple(StopPartition(name, EPOCH, TIERING_DISABLED) for name in names)
     outcomes = rlm.stop_partitions(PartitionStops(stops))
     assert [refused_as(outcome) for outcome in outcomes] == [ConcurrentUpdateError] * 3
@@ -491,7 +491,7 @@ def test_topic_with_a_paused_sweep_is_not_disabled(stack: Stack, leader: Any) ->
     assert refused_as(outcome) is DeletionRefusedError
     assert "sediment.sweep.paused" in str(outcome)
     assert stack.ranges() == ALL
-    assert NAME in leader.scheduler.seconds_since_last_success()
+    assert NAME in leader.lanes.copies.seconds_since_last_success()
 
 
 @pytest.mark.parametrize("owner", ["rlm", "sweep", "broker"])
@@ -555,7 +555,7 @@ def test_a_role_received_after_a_failed_stop_starts_its_tasks_again(
     put_config(NAME.topic_id, keep_hours(100))
     assert send_role(rlm, LEADER, EPOCH) is None
     files.segment(70, [files.file(60, ".log").read_bytes()])
-    assert rlm.scheduler.seconds_since_last_success().keys() >= {NAME}
+    assert rlm.lanes.copies.seconds_since_last_success().keys() >= {NAME}
 
 
 def test_failed_deletion_is_retried(stack: Stack, leader: Any, log_dir: Path) -> None:
@@ -716,10 +716,10 @@ def test_a_topic_that_was_created_again_is_another(
 def test_until_it_is_found_the_log_of_a_topic_created_again_is_not_used(
     stack: Stack, leader: Any, log_dir: Path, files: PartitionFiles
 ) -> None:
-    turn(leader.report_scheduler)
+    turn(leader.lanes.reports)
     before = stack.rlmm.partition_state(NAME).value
     hourly_log(log_dir, deleted(files), rolled=9).epochs((0, 0))
-    for scheduler in (leader.scheduler, leader.report_scheduler, leader.expiration_scheduler):
+    for scheduler in (leader.lanes.copies, leader.lanes.reports, leader.lanes.expiration):
         turn(scheduler)
     assert stack.ranges() == ALL
     after = stack.rlmm.partition_state(NAME).value

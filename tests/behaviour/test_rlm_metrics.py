@@ -19,7 +19,7 @@ from services.api.errors import RemoteStorageError, RetriableRemoteStorageError,
 from services.api.ids import RemoteLogSegmentId
 from services.api.remote_log_manager import FetchError
 from services.api.segment_batches import imports_of
-from services.rlm.collectors import PoolCollector, RetentionCollector, TopicCollector
+from services.rlm.collectors import PoolCollector, TopicCollector
 from services.rlm.fetch.reads import ReadLimits
 from services.rlm.kafka_log.partition_dir import SegmentVanishedError
 from services.rlm.manager import BrokerRemoteLogManager
@@ -152,14 +152,14 @@ def test_a_copy_that_was_to_stop_did_not_fail(stack: Stack, log_dir: Path) -> No
     rsm = Hanging(stack.rsm, "copy_log_segment_data", hanging)
     three_segments(log_dir)
     rlm = stack.rlm(log_dir, rsm=rsm)
-    rlm.scheduler.tick()
+    rlm.lanes.copies.tick()
     assert hanging.acquire(timeout=30.0)
     with ThreadPoolExecutor(1) as pool:
         stopping = pool.submit(rlm.stop, 0.1)
         eventually(rlm._cancelled.is_set)
         rsm.let_go()
         stopping.result(timeout=30.0)
-    assert rlm.scheduler.wait_idle(30.0)
+    assert rlm.lanes.copies.wait_idle(30.0)
     assert counts(rlm, COPY) == {"requests": 1}
 
 
@@ -288,7 +288,7 @@ def test_reads_of_topics_that_are_led_elsewhere_count_as_one(
 
 
 def percents_of(rlm: BrokerRemoteLogManager) -> dict[str, float]:
-    found = samples(RetentionCollector(rlm.led_partitions))
+    found = [s for s in samples(TopicCollector(rlm.led_partitions)) if s[0].endswith("_percent")]
     assert all(labels == {"topic": "t", "partition": "0"} for _, labels, _ in found)
     return {name.removeprefix("sediment_rlm_"): value for name, _, value in found}
 
@@ -348,12 +348,12 @@ def test_how_busy_the_pools_are(stack: Stack, log_dir: Path, files: PartitionFil
     with held(stack, "copy_log_segment_data") as (rsm, hanging):
         rlm = stack.rlm(log_dir, rsm=rsm, limits=replace(AT_ONCE, copier_threads=4))
         assert set(pools(rlm).values()) == {1}
-        rlm.scheduler.tick()
+        rlm.lanes.copies.tick()
         assert hanging.acquire(timeout=30.0)
         found = pools(rlm)
         assert (found.pop("copier"), set(found.values())) == (0.75, {1})
-        assert {"expiration", "follower", "local-retention"} < found.keys()
-    assert rlm.scheduler.wait_idle(30.0)
+        assert {"expiration", "follower", "remover"} < found.keys()
+    assert rlm.lanes.copies.wait_idle(30.0)
     assert set(pools(rlm).values()) == {1}
 
 
@@ -387,7 +387,7 @@ def held(stack: Stack, method: str) -> Iterator[tuple[Hanging, Semaphore]]:
 
 
 def pools(rlm: BrokerRemoteLogManager) -> dict[str, float]:
-    found = samples(PoolCollector(rlm.schedulers, rlm.remote_readers))
+    found = samples(PoolCollector(rlm.scheduler.lanes, rlm.remote_readers))
     return {
         labels["pool"]: value
         for name, labels, value in found
@@ -397,7 +397,7 @@ def pools(rlm: BrokerRemoteLogManager) -> dict[str, float]:
 
 def readers(rlm: BrokerRemoteLogManager) -> tuple[float, float]:
     """Return the readers' idle ratio, and the number of waiting reads."""
-    found = samples(PoolCollector(rlm.schedulers, rlm.remote_readers))
+    found = samples(PoolCollector(rlm.scheduler.lanes, rlm.remote_readers))
     values = {name: value for name, labels, value in found if not labels}
     prefix = "sediment_rlm_remote_log_reader_"
     return values[f"{prefix}idle_ratio"], values[f"{prefix}task_queue_size"]

@@ -118,7 +118,7 @@ def test_the_grace_period_is_kept_by_the_clock_of_the_database(stack: Stack, rlm
 
 def test_a_mark_that_was_taken_back_removes_nothing(stack: Stack, rlm: Any) -> None:
     mark(stack, NAMES[0])
-    turn(rlm.removal_scheduler)
+    turn(rlm.lanes.removal)
     stack.rlmm.undelete_partition(NAMES[0])
     removing_turns(rlm)
     assert len(stack.ranges(NAMES[0])) == 3
@@ -208,7 +208,7 @@ def test_no_more_removals_wait_than_there_is_room_for(
     rsm = Changed(stack.rsm, delete_log_segment_data_batch=away)
     some = remover(stack, rsm=rsm)
     removing_turns(some, turns=6)
-    waiting = set(some.removal_scheduler.seconds_since_last_success())
+    waiting = set(some.lanes.removal.seconds_since_last_success())
     assert waiting == {partition_remover.FIND, *NAMES[:2]}
     rsm._methods.clear()
     removing_turns(some, turns=6)
@@ -242,7 +242,7 @@ def test_a_hold_that_comes_after_a_removal_began_ends_it_for_now(stack: Stack, r
     asked.clear()
     removing_turns(held, turns=4)
     assert len(asked) == 1
-    assert held.removal_scheduler.seconds_since_last_success().keys() == {partition_remover.FIND}
+    assert held.lanes.removal.seconds_since_last_success().keys() == {partition_remover.FIND}
     stack.rlmm.put_topic_config(NAME.topic_id, {})
     removing_turns(rlm, turns=5)
     assert known(stack) == NAMES[1:]
@@ -266,7 +266,7 @@ def test_a_turn_in_which_nothing_goes_waits_its_back_off(stack: Stack, rlm: Any)
     )
     removing_turns(slow, turns=5)
     assert len(asked) == 1
-    assert NAMES[0] in slow.removal_scheduler.seconds_since_last_success()
+    assert NAMES[0] in slow.lanes.removal.seconds_since_last_success()
 
 
 def test_one_that_cannot_be_removed_delays_no_other(stack: Stack, rlm: Any) -> None:
@@ -288,7 +288,7 @@ def test_failed_removal_is_retried(stack: Stack, rlm: Any) -> None:
     mark(stack, NAMES[0])
     away = Changed(stack.rlmm, list_partitions=raising(RetriableRemoteStorageError("away")))
     back = remover(stack, rlmm=away)
-    turn(back.removal_scheduler)
+    turn(back.lanes.removal)
     away._methods.clear()
     removing_turns(back)
     assert known(stack) == NAMES[1:]
@@ -316,13 +316,13 @@ def test_a_copy_that_another_broker_makes_under_a_lease_is_waited_for(
 @pytest.mark.usefixtures("one_a_turn")
 def test_a_large_partition_goes_a_batch_a_turn(stack: Stack, rlm: Any) -> None:
     mark(stack, NAMES[0])
-    turn(rlm.removal_scheduler)
+    turn(rlm.lanes.removal)
     left = []
     for _ in range(3):
-        turn(rlm.removal_scheduler)
+        turn(rlm.lanes.removal)
         left.append(len(stack.ranges(NAMES[0])))
     assert left == [2, 1, 0]
-    turn(rlm.removal_scheduler)
+    turn(rlm.lanes.removal)
     assert known(stack) == NAMES[1:]
 
 

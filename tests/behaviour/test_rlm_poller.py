@@ -19,7 +19,7 @@ from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_manager import FetchError
 from services.api.remote_log_metadata_manager import PartitionLeadership, all_partitions
 from services.api.segments import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
-from services.rlm.collectors import LastPollCollector
+from services.rlm.collectors import LastSuccessCollector
 from services.rlm.kafka_admin.cluster_view import (
     ClusterUnreachableError,
     ClusterView,
@@ -33,6 +33,7 @@ from services.rlm.kafka_admin.cluster_view import (
 from services.rlm.kafka_admin.deleted_topics import MIN_POLLS
 from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.metrics import POLL_SECONDS_SINCE_LAST_SUCCESS
 from services.rlm.roles.partition_roles import PartitionSource
 from tests.harness import retained_log
 from tests.harness.callback_rlm import (
@@ -143,13 +144,13 @@ def tier(stack: Stack) -> None:
 
 
 def poll(rlm: Any) -> None:
-    turn(rlm.poll_scheduler)
+    turn(rlm.lanes.poll)
 
 
 def ask_policies(rlm: Any) -> None:
     """Request the cleanup policies of the topics to be copied."""
-    turn(rlm.scheduler)
-    turn(rlm.policy_scheduler)
+    turn(rlm.lanes.copies)
+    turn(rlm.lanes.policies)
 
 
 def take_turns(rlm: Any, rounds: int = 1) -> None:
@@ -230,7 +231,7 @@ def test_before_the_first_poll_a_log_that_the_tier_does_not_know_is_not_served_y
     rlm = polling_rlm(stack, log_dir, cluster)
     assert read(rlm, 0) is FetchError.NOT_LEADER_OR_FOLLOWER
     shutil.rmtree(files.path)
-    turn(rlm.scan_scheduler)
+    turn(rlm.lanes.scan)
     assert read(rlm, 0) is FetchError.UNKNOWN_TOPIC_ID
 
 
@@ -329,7 +330,7 @@ def test_partition_led_by_another_broker_is_followed_until_led(
     cluster.topics[NAME.topic] = led_by(THEIRS)
     poll(rlm)
     take_turns(rlm)
-    turn(rlm.follower_scheduler)
+    turn(rlm.lanes.followers)
     assert (roles(rlm), stack.ranges()) == ({NAME: FOLLOWER}, [])
     cluster.topics[NAME.topic] = led_by(OURS, epoch=4)
     poll(rlm)
@@ -473,7 +474,8 @@ def test_how_long_ago_the_last_good_poll_was_is_a_metric(
     rlm: Any, cluster: AnsweringCluster
 ) -> None:
     def age_s() -> float:
-        (family,) = LastPollCollector(rlm.poll_scheduler).collect()
+        collector = LastSuccessCollector(rlm.lanes.poll, POLL_SECONDS_SINCE_LAST_SUCCESS)
+        (family,) = collector.collect()
         (sample,) = family.samples
         assert sample.name == "sediment_rlm_poll_seconds_since_last_success"
         return sample.value

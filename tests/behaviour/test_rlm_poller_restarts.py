@@ -89,7 +89,7 @@ def test_rlm_announces_its_partitions_as_of_its_cluster(
     cluster.topics[new.topic] = led_by(leader, new.topic_id)
     poll(before)
     take_turns(before)
-    turn(before.follower_scheduler)
+    turn(before.lanes.followers)
     assert roles(before)[new] is role
     assert cluster_of(stack, NAME) == cluster_of(stack, new) == REGISTERED
 

@@ -234,8 +234,8 @@ def test_segment_still_being_deleted_is_copied_again(
     put(stack, DELETABLE)
     assert stop(leader, TIERING_DISABLED, EPOCH) is None
     send_role(leader, LEADER, EPOCH)
-    leader.scheduler.tick()
-    assert leader.scheduler.wait_idle(30.0)
+    leader.lanes.copies.tick()
+    assert leader.lanes.copies.wait_idle(30.0)
     states = [(s.start_offset, s.state) for s in stack.segments()]
     deleting = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
     assert sorted(states, key=str) == sorted(

@@ -135,14 +135,14 @@ def test_a_copy_that_waits_for_a_place_stops_when_it_is_cancelled(
 
     rsm.before_copy = refuse
     rlm = stack.rlm(log_dir, rsm=rsm)
-    rlm.scheduler.tick()
+    rlm.lanes.copies.tick()
     assert refused.wait(30.0)
     eventually(lambda: copies_waiting() == 1)
     began_s = time.monotonic()
     # Long enough for a copy that RSM has taken.
     rlm.stop(60.0)
     assert time.monotonic() - began_s < 20
-    assert rlm.scheduler.wait_idle(5.0)
+    assert rlm.lanes.copies.wait_idle(5.0)
     assert copies_waiting() == 0
     assert [s.state for s in stack.segments()] == [RemoteLogSegmentState.DELETE_SEGMENT_STARTED]
 

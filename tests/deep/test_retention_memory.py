@@ -73,9 +73,9 @@ def rlm(
     take_turns(stack.rlm(log_dir, limits=AT_ONCE))
     stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(2))
     made = BrokerRemoteLogManager([log_dir], stack.rsm, lists.rlmm(), AT_ONCE)
-    made.scheduler.tick()
-    assert made.scheduler.wait_idle(DEADLINE_S)
-    made.expiration_scheduler.tick()
+    made.lanes.copies.tick()
+    assert made.lanes.copies.wait_idle(DEADLINE_S)
+    made.lanes.expiration.tick()
     eventually(lambda: len(lists.asked) == 1 and budget.waiting == len(NAMES) - 1)
     yield made
     lists.let_go.set()
@@ -86,7 +86,7 @@ def test_others_wait_until_there_is_room_and_then_all_that_is_due_goes(
 ) -> None:
     assert len(lists.asked) == 1
     lists.let_go.set()
-    assert rlm.expiration_scheduler.wait_idle(DEADLINE_S)
+    assert rlm.lanes.expiration.wait_idle(DEADLINE_S)
     assert sorted(set(lists.asked), key=NAMES.index) == NAMES
     for name in NAMES:
         assert stack.ranges(name) == [(40, 49), (50, 59)]
@@ -127,6 +127,6 @@ def test_deleted_segments_are_not_kept_in_memory(
     stack: Stack, rlm: BrokerRemoteLogManager, lists: Lists
 ) -> None:
     lists.let_go.set()
-    assert rlm.expiration_scheduler.wait_idle(DEADLINE_S)
+    assert rlm.lanes.expiration.wait_idle(DEADLINE_S)
     tiers = [partition.tier.last_seen for partition in rlm.led_partitions()]
     assert [(tier.segments, tier.deleting_segments) for tier in tiers] == [(2, 0)] * len(NAMES)

@@ -90,7 +90,7 @@ def turn(scheduler: Any) -> None:
 
 def removing_turns(rlm: Any, turns: int = 3) -> None:
     for _ in range(turns):
-        turn(rlm.removal_scheduler)
+        turn(rlm.lanes.removal)
 
 
 class HeldCopies:
@@ -117,10 +117,10 @@ class HeldCopies:
             The pass continues after the block, to its end.
         """
         self._hold_at = start_offset
-        rlm.scheduler.tick()
+        rlm.lanes.copies.tick()
         assert self._is_held.wait(DEADLINE_S)
         try:
             yield
         finally:
             self._go_on.set()
-        assert rlm.scheduler.wait_idle(DEADLINE_S)
+        assert rlm.lanes.copies.wait_idle(DEADLINE_S)

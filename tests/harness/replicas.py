@@ -57,7 +57,7 @@ class Replica:
         self._role = role
         self._rlm = callback_rlm(self._stack, self._log_dir)
         send_role(self._rlm, role, self.epoch)
-        turn(self._rlm.follower_scheduler)
+        turn(self._rlm.lanes.followers)
 
     @property
     def rlm(self) -> ReplicaService:
@@ -170,8 +170,8 @@ class Replica:
 
     def ship(self) -> None:
         """Copy what is rolled, and check KIP-405's invariants."""
-        turn(self._rlm.scheduler)
-        turn(self._rlm.report_scheduler)
+        turn(self._rlm.lanes.copies)
+        turn(self._rlm.lanes.reports)
         self.check()
 
     def check(self) -> None:

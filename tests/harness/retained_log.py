@@ -50,18 +50,18 @@ def take_turns(rlm: BrokerRemoteLogManager, rounds: int = 1) -> None:
     """Poll the folders, copy, report and expire, in this order, each to its end."""
     for _ in range(rounds):
         for scheduler in (
-            rlm.scan_scheduler,
-            rlm.scheduler,
-            rlm.report_scheduler,
-            rlm.expiration_scheduler,
+            rlm.lanes.scan,
+            rlm.lanes.copies,
+            rlm.lanes.reports,
+            rlm.lanes.expiration,
         ):
             scheduler.tick()
             assert scheduler.wait_idle(DEADLINE_S)
 
 
 def expire(rlm: BrokerRemoteLogManager) -> None:
-    rlm.expiration_scheduler.tick()
-    assert rlm.expiration_scheduler.wait_idle(DEADLINE_S)
+    rlm.lanes.expiration.tick()
+    assert rlm.lanes.expiration.wait_idle(DEADLINE_S)
 
 
 class Changed:

@@ -20,8 +20,9 @@ from services.api.segments import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from services.rlm.collectors import PARTITIONS_HELD_BACK, TopicCollector
+from services.rlm.collectors import TopicCollector
 from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.metrics import PARTITIONS_HELD_BACK
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rsm.manager import ObjectRemoteStorageManager
 from tests.harness.invariants import assert_invariants

@@ -54,11 +54,11 @@ def rlm_that_copies(tier: TieredBroker, name: TopicIdPartition) -> Any:
     rlm = BrokerRemoteLogManager(
         log_dirs, tier.rsm, tier.rlmm, AT_ONCE, source=PartitionSource.POLLER, cluster=cluster
     )
-    turn(rlm.poll_scheduler)
+    turn(rlm.lanes.poll)
     for other in rlm.led_partitions():
         if other.topic_id_partition != name:
-            rlm.scheduler.forget(other.topic_id_partition)
-    for scheduler in (rlm.scheduler, rlm.policy_scheduler, rlm.scheduler):
+            rlm.lanes.copies.forget(other.topic_id_partition)
+    for scheduler in (rlm.lanes.copies, rlm.lanes.policies, rlm.lanes.copies):
         turn(scheduler)
     return rlm
 

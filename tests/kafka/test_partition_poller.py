@@ -94,8 +94,8 @@ def polling(tier: TieredBroker, admin: ClusterAdmin, confirm_s: float = CONFIRM_
 
 
 def poll(rlm: Any) -> None:
-    rlm.poll_scheduler.tick()
-    assert rlm.poll_scheduler.wait_idle(2 * CLIENT_TIMEOUT_S)
+    rlm.lanes.poll.tick()
+    assert rlm.lanes.poll.wait_idle(2 * CLIENT_TIMEOUT_S)
 
 
 def led(rlm: Any) -> dict[TopicIdPartition, Leadership]:

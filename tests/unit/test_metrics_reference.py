@@ -6,15 +6,12 @@ from prometheus_client import REGISTRY
 
 from services.common.fair_queue import FairQueue
 from services.common.retry import Backoff
-from services.rlm.collectors import (
+from services.rlm.collectors import LastSuccessCollector, PoolCollector, TopicCollector
+from services.rlm.metrics import (
     EXPIRATION_SECONDS_SINCE_LAST_SUCCESS,
-    LastPollCollector,
-    LastSuccessCollector,
-    PoolCollector,
-    RetentionCollector,
-    TopicCollector,
+    POLL_SECONDS_SINCE_LAST_SUCCESS,
+    TopicCounts,
 )
-from services.rlm.metrics import TopicCounts
 from services.rlm.partition import Uncopied, new_partition
 from services.rlm.scheduler import Scheduler
 from tests.reference import PREFIX, metrics_markdown
@@ -27,17 +24,15 @@ def described() -> list[str]:
     """Return every family of metrics that a scrape of a process would show."""
     partition = new_partition(NAME, None, None, None)  # type: ignore[arg-type]  # asked nothing
     partition.copy.uncopied = Uncopied(1, 1, 0, 1)
-    scheduler = Scheduler("test", 1, 1.0, Backoff(1.0, 1.0))
-    ages = EXPIRATION_SECONDS_SINCE_LAST_SUCCESS
+    lane = Scheduler(Backoff(1.0, 1.0)).lane("test", 1, 1.0)
     collectors = (
         REGISTRY,
         TopicCollector(lambda: [partition]),
-        RetentionCollector(lambda: [partition]),
-        PoolCollector([scheduler], FairQueue("reads", 1)),
+        PoolCollector([lane], FairQueue("reads", 1)),
         TopicCounts(),
-        LastSuccessCollector(scheduler),
-        LastSuccessCollector(scheduler, ages),
-        LastPollCollector(scheduler),
+        LastSuccessCollector(lane),
+        LastSuccessCollector(lane, EXPIRATION_SECONDS_SINCE_LAST_SUCCESS),
+        LastSuccessCollector(lane, POLL_SECONDS_SINCE_LAST_SUCCESS),
     )
     return [family.name for collector in collectors for family in collector.collect()]
 

@@ -20,7 +20,7 @@ from services.api.remote_log_metadata_manager import (
 )
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.rlm.roles.stopping import BatchedDeletion
-from services.rlm.scheduler import PassFailedError, Scheduler
+from services.rlm.scheduler import Lane, PassFailedError
 from services.workflows.deletion import Deleter, DeletionOutcome
 from services.workflows.removal import begin_removal, finish_removal, remove_segments
 
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class RemotePartitionRemover:
-    """Find partitions to remove, and remove each in a task of `scheduler`.
+    """Find partitions to remove, and remove each in a task of `lane`.
 
     Args:
         grace_ms: how long after its mark a partition is kept, by the database's clock.
@@ -47,7 +47,7 @@ class RemotePartitionRemover:
         rlmm: RemoteLogMetadataManager,
         broker_id: int,
         grace_ms: int,
-        scheduler: Scheduler,
+        lane: Lane,
         now_ms: Callable[[], int],
     ) -> None:
         self.rsm = rsm
@@ -55,10 +55,10 @@ class RemotePartitionRemover:
         self.deleter = Deleter(broker_id)
         self.now_ms = now_ms
         self._grace_ms = grace_ms
-        self._scheduler = scheduler
+        self._lane = lane
         self._begun: set[TopicIdPartition] = set()
         self._to_find: Iterator[PartitionSummary] | None = None
-        scheduler.schedule(FIND, self.find)
+        lane.schedule(FIND, self.find)
 
     def find(self) -> bool:
         """Schedule due removals while there is room; return True if more may be due.
@@ -72,7 +72,7 @@ class RemotePartitionRemover:
         for summary in islice((s for s in to_find if self._is_new(s)), room):
             name = summary.topic_id_partition
             self._begun.add(name)
-            self._scheduler.schedule(name, _Removal(self, summary).run)
+            self._lane.schedule(name, _Removal(self, summary).run)
             begun += 1
         if begun == room:
             self._to_find = to_find
@@ -97,7 +97,7 @@ class RemotePartitionRemover:
         self._forget(summary)
 
     def _forget(self, summary: PartitionSummary) -> None:
-        self._scheduler.forget(summary.topic_id_partition)
+        self._lane.forget(summary.topic_id_partition)
         self._begun.discard(summary.topic_id_partition)
 
     def _due(self, topic: str = "") -> Iterator[PartitionSummary]:

@@ -1,4 +1,4 @@
-"""Run the tasks of each role, each kind in a pool of its own."""
+"""Run the tasks of each role, each kind in a lane of its own."""
 
 import logging
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from services.rlm.copy.report import NoProgress
 from services.rlm.copy.rules import CopyRules
 from services.rlm.copy.segment import SegmentCopier
 from services.rlm.copy.task import CopyTask
+from services.rlm.lanes import Lanes
 from services.rlm.metrics import (
     COPIED_BYTES,
     COPIED_SEGMENTS,
@@ -24,7 +25,7 @@ from services.rlm.metrics import (
 from services.rlm.partition import Finishing, Partition
 from services.rlm.reporting import announce
 from services.rlm.retention.expiration_task import Expiration, ExpirationTask
-from services.rlm.scheduler import PassFailedError, RunAgain, Scheduler, Task
+from services.rlm.scheduler import PassFailedError, RunAgain, Task
 
 
 class FollowerTask:
@@ -54,15 +55,6 @@ class FollowerTask:
 
 _COPY_TURN_S = 10.0
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Pools:
-    """The schedulers, one for each kind of task."""
-
-    copier: Scheduler
-    expiration: Scheduler
-    follower: Scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +90,8 @@ class PartitionTasks:
     The caller holds a lock, except to wait for a task or to run one without a role.
     """
 
-    def __init__(self, pools: Pools, shared: SharedByTasks) -> None:
-        self._pools = pools
+    def __init__(self, lanes: Lanes, shared: SharedByTasks) -> None:
+        self._lanes = lanes
         self._shared = shared
         self._cancel: dict[TopicIdPartition, _RoleCancellation] = {}
 
@@ -110,11 +102,11 @@ class PartitionTasks:
         self._cancel[name] = cancel
         if partition.role.is_leader:
             shared.topic_counts.led(name)
-            self._pools.copier.schedule(name, self._copying(partition, cancel))
-            self._pools.expiration.schedule(name, self._expiring(partition, cancel))
+            self._lanes.copies.schedule(name, self._copying(partition, cancel))
+            self._lanes.expiration.schedule(name, self._expiring(partition, cancel))
         else:
             follower = FollowerTask(partition, shared.rlmm, shared.broker_id)
-            self._pools.follower.schedule(name, follower.run)
+            self._lanes.followers.schedule(name, follower.run)
 
     def end(self, name: TopicIdPartition, *, abandon_copy: bool = False) -> None:
         """End the tasks of the partition's role. A running copy is finished, as KIP-405 says.
@@ -127,9 +119,9 @@ class PartitionTasks:
             cancel.stopping.set()
             if abandon_copy:
                 cancel.cancelled.set()
-        pools = self._pools
-        for pool in (pools.copier, pools.expiration, pools.follower):
-            pool.forget(name)
+        lanes = self._lanes
+        for lane in (lanes.copies, lanes.expiration, lanes.followers):
+            lane.forget(name)
         self._shared.topic_counts.not_led(name)
 
     def has(self, name: TopicIdPartition) -> bool:
@@ -137,22 +129,22 @@ class PartitionTasks:
 
     def copy_has_ended(self, name: TopicIdPartition, within_s: float) -> bool:
         """Wait for the last copy pass after `end`; return whether it ended in time."""
-        return self._pools.copier.wait_ended(name, within_s)
+        return self._lanes.copies.wait_ended(name, within_s)
 
     def run_until_done(self, name: TopicIdPartition, go_on: Callable[[], bool]) -> None:
         """Run `go_on` among the tasks of retention until it returns False.
 
         Changes of the partition's role do not end it. It replaces an earlier one of the partition.
         """
-        pool, key = self._pools.expiration, Finishing(name)
+        lane, key = self._lanes.expiration, Finishing(name)
 
         def run() -> bool:
             if go_on():
                 return True
-            pool.forget(key, run)
+            lane.forget(key, run)
             return False
 
-        pool.schedule(key, run)
+        lane.schedule(key, run)
 
     def _copying(self, partition: Partition, cancel: _RoleCancellation) -> Task:
         shared = self._shared

@@ -90,9 +90,9 @@ def test_the_end_of_a_thread_of_tasks_ends_the_process() -> None:
             return time.monotonic()
 
         end_process_with_threads()
-        lane = Scheduler("lane", 1, 30.0, Backoff(), clock)
-        lane.schedule("p", lambda: None)
-        lane.start()
+        scheduler = Scheduler(Backoff(), clock)
+        scheduler.lane("lane", 1, 30.0).schedule("p", lambda: None)
+        scheduler.start()
         Event().wait(60)
     """)
     assert done.returncode == 1

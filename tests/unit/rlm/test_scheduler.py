@@ -1,6 +1,5 @@
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -8,15 +7,15 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from services.common.log import LINES_PER_WINDOW
 from services.common.retry import Backoff
-from services.rlm.collectors import (
+from services.rlm.collectors import LastSuccessCollector
+from services.rlm.metrics import (
     FOLLOWER_SECONDS_SINCE_LAST_SUCCESS,
     REMOVAL_SECONDS_SINCE_LAST_SUCCESS,
     SECONDS_SINCE_LAST_SUCCESS,
-    LastSuccessCollector,
     TopicGauge,
 )
 from services.rlm.partition import Finishing
-from services.rlm.scheduler import PassFailedError, RunAgain, Scheduler
+from services.rlm.scheduler import Lane, PassFailedError, RunAgain, Scheduler
 from tests.harness.published import published
 from tests.unit.rlm.kafka_bytes import NAME
 
@@ -39,27 +38,32 @@ def clock() -> Clock:
 @pytest.fixture
 def scheduler(clock: Clock) -> Iterator[Scheduler]:
     backoff = Backoff(initial_s=10.0, max_s=80.0, jitter=0.0)
-    made = Scheduler("test", threads=2, interval_s=30.0, backoff=backoff, clock=clock)
+    made = Scheduler(backoff, clock)
     yield made
     made.stop(DEADLINE_S)
 
 
-def tick(scheduler: Scheduler) -> None:
-    scheduler.tick()
-    assert scheduler.wait_idle(DEADLINE_S)
+@pytest.fixture
+def lane(scheduler: Scheduler) -> Lane:
+    return scheduler.lane("test", threads=2, interval_s=30.0)
 
 
-def test_a_task_runs_at_once_and_then_once_an_interval(scheduler: Scheduler, clock: Clock) -> None:
+def tick(lane: Lane) -> None:
+    lane.tick()
+    assert lane.wait_idle(DEADLINE_S)
+
+
+def test_a_task_runs_at_once_and_then_once_an_interval(lane: Lane, clock: Clock) -> None:
     runs: list[float] = []
-    scheduler.schedule("p", lambda: runs.append(clock.now_s))
+    lane.schedule("p", lambda: runs.append(clock.now_s))
     for clock.now_s in (0.0, 29.0, 30.0, 31.0, 60.0):
-        tick(scheduler)
+        tick(lane)
     assert runs == [0.0, 30.0, 60.0]
 
 
 @pytest.mark.parametrize("error", [ValueError, MemoryError, SystemExit, KeyboardInterrupt])
 def test_task_that_raises_any_error_runs_again(
-    scheduler: Scheduler, clock: Clock, error: type[BaseException]
+    lane: Lane, clock: Clock, error: type[BaseException]
 ) -> None:
     runs: list[float] = []
 
@@ -67,27 +71,27 @@ def test_task_that_raises_any_error_runs_again(
         runs.append(clock.now_s)
         raise error
 
-    scheduler.schedule("p", task)
+    lane.schedule("p", task)
     for clock.now_s in (0.0, 4.0, 10.0):
-        tick(scheduler)
+        tick(lane)
     assert runs == [0.0, 10.0]
 
 
-def test_a_failing_partition_delays_no_other(scheduler: Scheduler, clock: Clock) -> None:
+def test_a_failing_partition_delays_no_other(lane: Lane, clock: Clock) -> None:
     runs: list[str] = []
 
     def sick() -> None:
         runs.append("sick")
         raise ValueError
 
-    scheduler.schedule("sick", sick)
-    scheduler.schedule("well", lambda: runs.append("well"))
+    lane.schedule("sick", sick)
+    lane.schedule("well", lambda: runs.append("well"))
     for clock.now_s in (0.0, 30.0, 60.0):
-        tick(scheduler)
+        tick(lane)
     assert runs.count("well") == 3
 
 
-def test_success_ends_the_back_off(scheduler: Scheduler, clock: Clock) -> None:
+def test_success_ends_the_back_off(lane: Lane, clock: Clock) -> None:
     outcomes = iter([True, True, False, True, False])
     runs: list[float] = []
 
@@ -96,13 +100,13 @@ def test_success_ends_the_back_off(scheduler: Scheduler, clock: Clock) -> None:
         if next(outcomes):
             raise ValueError
 
-    scheduler.schedule("p", task)
+    lane.schedule("p", task)
     for clock.now_s in (0.0, 10.0, 30.0, 59.0, 60.0, 64.0, 70.0):
-        tick(scheduler)
+        tick(lane)
     assert runs == [0.0, 10.0, 30.0, 60.0, 70.0]
 
 
-def test_no_more_tasks_run_at_once_than_there_are_threads(scheduler: Scheduler) -> None:
+def test_no_more_tasks_run_at_once_than_there_are_threads(lane: Lane) -> None:
     gate, started = threading.Event(), threading.Semaphore(0)
     running: list[str] = []
 
@@ -112,20 +116,20 @@ def test_no_more_tasks_run_at_once_than_there_are_threads(scheduler: Scheduler) 
         assert gate.wait(DEADLINE_S)
 
     for name in ("a", "b", "c"):
-        scheduler.schedule(name, lambda name=name: task(name))  # type: ignore[misc]
-    scheduler.tick()
+        lane.schedule(name, lambda name=name: task(name))  # type: ignore[misc]
+    lane.tick()
     assert started.acquire(timeout=DEADLINE_S)
     assert started.acquire(timeout=DEADLINE_S)
-    scheduler.tick()
+    lane.tick()
     # Two threads: which of them gets to its task first is not determined.
     assert sorted(running) == ["a", "b"]
     gate.set()
-    assert scheduler.wait_idle(DEADLINE_S)
-    tick(scheduler)
+    assert lane.wait_idle(DEADLINE_S)
+    tick(lane)
     assert running[2:] == ["c"]
 
 
-def test_a_task_in_progress_is_not_started_twice(scheduler: Scheduler, clock: Clock) -> None:
+def test_a_task_in_progress_is_not_started_twice(lane: Lane, clock: Clock) -> None:
     gate, started = threading.Event(), threading.Event()
     runs: list[float] = []
 
@@ -134,42 +138,42 @@ def test_a_task_in_progress_is_not_started_twice(scheduler: Scheduler, clock: Cl
         started.set()
         assert gate.wait(DEADLINE_S)
 
-    scheduler.schedule("p", task)
-    scheduler.tick()
+    lane.schedule("p", task)
+    lane.tick()
     assert started.wait(DEADLINE_S)
     clock.now_s = 1000.0
-    scheduler.tick()
+    lane.tick()
     gate.set()
-    assert scheduler.wait_idle(DEADLINE_S)
+    assert lane.wait_idle(DEADLINE_S)
     assert runs == [0.0]
 
 
-def test_a_partition_that_went_is_not_run_again(scheduler: Scheduler, clock: Clock) -> None:
+def test_a_partition_that_went_is_not_run_again(lane: Lane, clock: Clock) -> None:
     runs: list[str] = []
-    scheduler.schedule("p", lambda: runs.append("p"))
-    scheduler.schedule("q", lambda: runs.append("q"))
-    scheduler.forget("p")
-    tick(scheduler)
+    lane.schedule("p", lambda: runs.append("p"))
+    lane.schedule("q", lambda: runs.append("q"))
+    lane.forget("p")
+    tick(lane)
     assert runs == ["q"]
 
 
-def test_after_a_stop_nothing_starts(scheduler: Scheduler) -> None:
+def test_after_a_stop_nothing_starts(scheduler: Scheduler, lane: Lane) -> None:
     runs: list[str] = []
-    scheduler.schedule("p", lambda: runs.append("p"))
+    lane.schedule("p", lambda: runs.append("p"))
     assert scheduler.stop(DEADLINE_S)
-    scheduler.tick()
+    lane.tick()
     assert runs == []
 
 
-def test_a_stop_returns_whether_a_task_outlasts_its_grace(scheduler: Scheduler) -> None:
+def test_a_stop_returns_whether_a_task_outlasts_its_grace(scheduler: Scheduler, lane: Lane) -> None:
     gate, started = threading.Event(), threading.Event()
 
     def task() -> None:
         started.set()
         gate.wait(DEADLINE_S)
 
-    scheduler.schedule("p", task)
-    scheduler.tick()
+    lane.schedule("p", task)
+    lane.tick()
     assert started.wait(DEADLINE_S)
     assert not scheduler.stop(0.01)
     gate.set()
@@ -178,8 +182,9 @@ def test_a_stop_returns_whether_a_task_outlasts_its_grace(scheduler: Scheduler) 
 
 def test_ticker_thread_runs_tasks() -> None:
     twice = threading.Semaphore(0)
-    scheduler = Scheduler("test", threads=1, interval_s=0.01, backoff=Backoff())
-    scheduler.schedule("p", twice.release)
+    scheduler = Scheduler(Backoff())
+    lane = scheduler.lane("test", threads=1, interval_s=0.01)
+    lane.schedule("p", twice.release)
     scheduler.start()
     assert twice.acquire(timeout=DEADLINE_S)
     assert twice.acquire(timeout=DEADLINE_S)
@@ -187,18 +192,19 @@ def test_ticker_thread_runs_tasks() -> None:
 
 
 @pytest.fixture
-def ticking() -> Iterator[Scheduler]:
-    """Provide a scheduler whose ticker wakes by itself once an hour."""
+def ticking() -> Iterator[Lane]:
+    """Provide a lane whose ticker wakes by itself once an hour."""
     backoff = Backoff(initial_s=0.01, max_s=0.01)
-    made = Scheduler("test", threads=1, interval_s=3600.0, backoff=backoff)
+    made = Scheduler(backoff)
+    lane = made.lane("test", threads=1, interval_s=3600.0)
     made.start()
-    made.schedule("first", lambda: None)
-    assert made.wait_ended("first", DEADLINE_S)
-    yield made
+    lane.schedule("first", lambda: None)
+    assert lane.wait_ended("first", DEADLINE_S)
+    yield lane
     assert made.stop(DEADLINE_S)
 
 
-def test_a_task_that_comes_while_the_ticker_waits_begins_at_once(ticking: Scheduler) -> None:
+def test_a_task_that_comes_while_the_ticker_waits_begins_at_once(ticking: Lane) -> None:
     ran = threading.Event()
     ticking.schedule("p", ran.set)
     assert ran.wait(DEADLINE_S)
@@ -206,7 +212,7 @@ def test_a_task_that_comes_while_the_ticker_waits_begins_at_once(ticking: Schedu
 
 @pytest.mark.parametrize("outcome", [True, RunAgain(), RunAgain(0.06), ValueError()])
 def test_the_ticker_wakes_for_a_turn_that_comes_before_the_interval(
-    ticking: Scheduler, outcome: bool | RunAgain | ValueError
+    ticking: Lane, outcome: bool | RunAgain | ValueError
 ) -> None:
     runs = threading.Semaphore(0)
 
@@ -221,7 +227,7 @@ def test_the_ticker_wakes_for_a_turn_that_comes_before_the_interval(
         assert runs.acquire(timeout=DEADLINE_S)
 
 
-def test_waiting_tasks_run_when_a_thread_is_free(ticking: Scheduler) -> None:
+def test_waiting_tasks_run_when_a_thread_is_free(ticking: Lane) -> None:
     gate, done = threading.Event(), threading.Semaphore(0)
 
     def task() -> None:
@@ -235,33 +241,31 @@ def test_waiting_tasks_run_when_a_thread_is_free(ticking: Scheduler) -> None:
         assert done.acquire(timeout=DEADLINE_S)
 
 
-def test_age_of_last_success_grows_until_the_next(scheduler: Scheduler, clock: Clock) -> None:
-    scheduler.schedule("p", lambda: None)
-    tick(scheduler)
+def test_age_of_last_success_grows_until_the_next(lane: Lane, clock: Clock) -> None:
+    lane.schedule("p", lambda: None)
+    tick(lane)
     clock.now_s = 12.0
-    assert scheduler.seconds_since_last_success() == {"p": 12.0}
+    assert lane.seconds_since_last_success() == {"p": 12.0}
     clock.now_s = 30.0
-    tick(scheduler)
-    assert scheduler.seconds_since_last_success() == {"p": 0.0}
+    tick(lane)
+    assert lane.seconds_since_last_success() == {"p": 0.0}
 
 
-def test_task_that_never_succeeded_ages_from_its_first_run(
-    scheduler: Scheduler, clock: Clock
-) -> None:
+def test_task_that_never_succeeded_ages_from_its_first_run(lane: Lane, clock: Clock) -> None:
     def fail() -> None:
         raise ValueError
 
     clock.now_s = 5.0
-    scheduler.schedule("p", fail)
-    tick(scheduler)
+    lane.schedule("p", fail)
+    tick(lane)
     clock.now_s = 12.0
-    scheduler.schedule("p", fail)
-    assert scheduler.seconds_since_last_success() == {"p": 7.0}
+    lane.schedule("p", fail)
+    assert lane.seconds_since_last_success() == {"p": 7.0}
 
 
 @pytest.mark.parametrize(("after_s", "due_s"), [(7.0, 7.0), (1e9, 30.0)])
 def test_unfinished_pass_runs_again_after_its_delay_and_is_no_success(
-    scheduler: Scheduler, clock: Clock, after_s: float, due_s: float
+    lane: Lane, clock: Clock, after_s: float, due_s: float
 ) -> None:
     runs: list[float] = []
 
@@ -270,43 +274,39 @@ def test_unfinished_pass_runs_again_after_its_delay_and_is_no_success(
         return RunAgain(after_s)
 
     clock.now_s = 5.0
-    scheduler.schedule("p", task)
-    tick(scheduler)
+    lane.schedule("p", task)
+    tick(lane)
     clock.now_s = 5.0 + due_s - 0.1
-    tick(scheduler)
+    tick(lane)
     assert runs == [5.0]
     clock.now_s = 5.0 + due_s
-    tick(scheduler)
+    tick(lane)
     assert runs == [5.0, 5.0 + due_s]
-    assert scheduler.seconds_since_last_success() == {"p": due_s}
+    assert lane.seconds_since_last_success() == {"p": due_s}
 
 
-def scraped(scheduler: Scheduler) -> str:
+def scraped(lane: Lane) -> str:
     registry = CollectorRegistry()
-    registry.register(LastSuccessCollector(scheduler))
+    registry.register(LastSuccessCollector(lane))
     return generate_latest(registry).decode()
 
 
-def test_a_partition_takes_its_labels_along_when_it_goes(
-    scheduler: Scheduler, clock: Clock
-) -> None:
-    scheduler.schedule("scan", lambda: None)
-    scheduler.schedule(NAME, lambda: None)
+def test_a_partition_takes_its_labels_along_when_it_goes(lane: Lane, clock: Clock) -> None:
+    lane.schedule("scan", lambda: None)
+    lane.schedule(NAME, lambda: None)
     clock.now_s = 3.0
     line = 'sediment_rlm_seconds_since_last_success{partition="0",topic="t"} 3.0\n'
-    assert line in scraped(scheduler)
-    assert "scan" not in scraped(scheduler)
-    scheduler.forget(NAME)
-    assert "{" not in scraped(scheduler)
+    assert line in scraped(lane)
+    assert "scan" not in scraped(lane)
+    lane.forget(NAME)
+    assert "{" not in scraped(lane)
 
 
-def test_of_two_tasks_of_a_partition_the_longer_wait_is_published(
-    scheduler: Scheduler, clock: Clock
-) -> None:
-    scheduler.schedule(Finishing(NAME), lambda: None)
+def test_of_two_tasks_of_a_partition_the_longer_wait_is_published(lane: Lane, clock: Clock) -> None:
+    lane.schedule(Finishing(NAME), lambda: None)
     clock.now_s = 3.0
-    scheduler.schedule(NAME, lambda: None)
-    lines = [line for line in scraped(scheduler).splitlines() if "{" in line]
+    lane.schedule(NAME, lambda: None)
+    lines = [line for line in scraped(lane).splitlines() if "{" in line]
     assert lines == ['sediment_rlm_seconds_since_last_success{partition="0",topic="t"} 3.0']
 
 
@@ -321,12 +321,12 @@ def test_back_off_doubles_up_to_its_maximum_give_or_take_its_jitter(
     assert full_s * (1 + 0.9 * jitter) <= max(delays) <= full_s * (1 + jitter)
 
 
-def test_metric_of_another_pool_has_its_own_name(scheduler: Scheduler) -> None:
+def test_metric_of_another_pool_has_its_own_name(lane: Lane) -> None:
     registry = CollectorRegistry()
-    registry.register(LastSuccessCollector(scheduler))
-    other = replace(SECONDS_SINCE_LAST_SUCCESS, name="sediment_rlm_other")
-    registry.register(LastSuccessCollector(scheduler, other))
-    scheduler.schedule(NAME, lambda: None)
+    registry.register(LastSuccessCollector(lane))
+    other = SECONDS_SINCE_LAST_SUCCESS._replace(name="sediment_rlm_other")
+    registry.register(LastSuccessCollector(lane, other))
+    lane.schedule(NAME, lambda: None)
     page = generate_latest(registry).decode()
     assert 'sediment_rlm_other{partition="0",topic="t"}' in page
 
@@ -339,28 +339,28 @@ def test_metric_of_another_pool_has_its_own_name(scheduler: Scheduler) -> None:
     ],
 )
 def test_the_age_of_each_pool_grows_until_a_run_succeeds(
-    scheduler: Scheduler, clock: Clock, gauge: TopicGauge, name: str
+    lane: Lane, clock: Clock, gauge: TopicGauge, name: str
 ) -> None:
     registry = CollectorRegistry()
-    registry.register(LastSuccessCollector(scheduler, gauge))
+    registry.register(LastSuccessCollector(lane, gauge))
     labels = {"topic": NAME.topic, "partition": str(NAME.partition)}
-    scheduler.schedule(NAME, lambda: None)
+    lane.schedule(NAME, lambda: None)
     clock.now_s = 7.0
     assert published(name, labels, registry) == 7.0
-    tick(scheduler)
+    tick(lane)
     assert published(name, labels, registry) == 0.0
 
 
 def test_while_all_tasks_fail_the_log_names_some_and_counts_the_others(
-    scheduler: Scheduler, clock: Clock, limited_log: pytest.LogCaptureFixture
+    lane: Lane, clock: Clock, limited_log: pytest.LogCaptureFixture
 ) -> None:
     def away() -> None:
         raise PassFailedError("the store is away")
 
     for number in range(300):
-        scheduler.schedule(f"partition {number}", away)
+        lane.schedule(f"partition {number}", away)
     for _ in range(300):
-        tick(scheduler)
+        tick(lane)
     assert len(limited_log.records) == LINES_PER_WINDOW
     assert "a task failed: partition 0: the store is away" in limited_log.text
 
@@ -387,34 +387,34 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
 
 
 def test_a_task_for_which_there_was_no_thread_is_run_once_after_its_back_off(
-    scheduler: Scheduler, clock: Clock, threads: Threads, caplog: pytest.LogCaptureFixture
+    lane: Lane, clock: Clock, threads: Threads, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs: list[tuple[str, float]] = []
-    scheduler.schedule("p", lambda: runs.append(("p", clock.now_s)))
+    lane.schedule("p", lambda: runs.append(("p", clock.now_s)))
     threads.are_out = True
-    tick(scheduler)
-    assert scheduler.idle_ratio == 1.0
+    tick(lane)
+    assert lane.idle_ratio == 1.0
     assert "a task failed: p: no thread could be started: can't start new thread" in caplog.text
     threads.are_out = False
     clock.now_s = 5.0
     # Its thread comes upon what the pool was given before.
-    scheduler.schedule("q", lambda: runs.append(("q", clock.now_s)))
-    tick(scheduler)
+    lane.schedule("q", lambda: runs.append(("q", clock.now_s)))
+    tick(lane)
     assert runs == [("q", 5.0)]
     clock.now_s = 10.0
-    tick(scheduler)
+    tick(lane)
     assert runs == [("q", 5.0), ("p", 10.0)]
 
 
 def test_while_there_are_no_threads_few_are_asked_for(
-    scheduler: Scheduler, clock: Clock, threads: Threads
+    lane: Lane, clock: Clock, threads: Threads
 ) -> None:
     threads.are_out = True
     for number in range(100):
-        scheduler.schedule(number, lambda: None)
+        lane.schedule(number, lambda: None)
     for tenths in range(31):
         clock.now_s = tenths / 10
-        tick(scheduler)
+        tick(lane)
     asked = 0
     while threads.refused.acquire(blocking=False):
         asked += 1
@@ -423,11 +423,12 @@ def test_while_there_are_no_threads_few_are_asked_for(
 
 def test_the_ticker_outlives_a_start_that_failed(threads: Threads) -> None:
     backoff = Backoff(initial_s=0.01, max_s=0.01)
-    scheduler = Scheduler("test", threads=1, interval_s=3600.0, backoff=backoff)
+    scheduler = Scheduler(backoff)
+    lane = scheduler.lane("test", threads=1, interval_s=3600.0)
     ran = threading.Event()
     threads.are_out = True
     scheduler.start()
-    scheduler.schedule("p", ran.set)
+    lane.schedule("p", ran.set)
     assert threads.refused.acquire(timeout=DEADLINE_S)
     threads.are_out = False
     assert ran.wait(DEADLINE_S)

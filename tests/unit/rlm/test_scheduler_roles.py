@@ -7,26 +7,26 @@ import pytest
 
 from services.common.cancellation import Cancellation
 from services.common.retry import Backoff
-from services.rlm.scheduler import Scheduler
+from services.rlm.scheduler import Lane, Scheduler
 
 DEADLINE_S = 10.0
 
 
 @pytest.fixture
-def scheduler() -> Iterator[Scheduler]:
+def lane() -> Iterator[Lane]:
     backoff = Backoff(initial_s=1000.0, max_s=1000.0, jitter=0.0)
-    made = Scheduler("test", threads=1, interval_s=1000.0, backoff=backoff)
-    yield made
-    made.stop(DEADLINE_S)
+    scheduler = Scheduler(backoff)
+    yield scheduler.lane("test", threads=1, interval_s=1000.0)
+    scheduler.stop(DEADLINE_S)
 
 
-def tick(scheduler: Scheduler) -> None:
-    scheduler.tick()
-    assert scheduler.wait_idle(DEADLINE_S)
+def tick(lane: Lane) -> None:
+    lane.tick()
+    assert lane.wait_idle(DEADLINE_S)
 
 
 def test_task_with_more_to_do_runs_again_behind_waiting_tasks(
-    scheduler: Scheduler,
+    lane: Lane,
 ) -> None:
     runs: list[str] = []
     left = iter([True, True, False])
@@ -35,10 +35,10 @@ def test_task_with_more_to_do_runs_again_behind_waiting_tasks(
         runs.append("large")
         return next(left)
 
-    scheduler.schedule("large", large)
-    scheduler.schedule("small", lambda: runs.append("small"))
+    lane.schedule("large", large)
+    lane.schedule("small", lambda: runs.append("small"))
     for _ in range(6):
-        tick(scheduler)
+        tick(lane)
     assert runs == ["large", "small", "large", "large"]
 
 
@@ -56,34 +56,35 @@ class Held:
 
 
 def test_a_task_of_a_key_that_was_forgotten_while_it_ran_is_waited_for() -> None:
-    scheduler = Scheduler("test", threads=2, interval_s=0.0, backoff=Backoff())
+    scheduler = Scheduler(Backoff())
+    lane = scheduler.lane("test", threads=2, interval_s=0.0)
     held, after = Held(), list[int]()
-    scheduler.schedule("p", held)
-    scheduler.tick()
+    lane.schedule("p", held)
+    lane.tick()
     assert held.started.wait(DEADLINE_S)
-    scheduler.forget("p")
-    scheduler.schedule("p", lambda: after.append(held.runs))
-    scheduler.tick()
-    assert not scheduler.wait_ended("p", 0.01)
+    lane.forget("p")
+    lane.schedule("p", lambda: after.append(held.runs))
+    lane.tick()
+    assert not lane.wait_ended("p", 0.01)
     assert after == []
     held.go_on.set()
-    assert scheduler.wait_ended("p", DEADLINE_S)
-    tick(scheduler)
+    assert lane.wait_ended("p", DEADLINE_S)
+    tick(lane)
     assert after == [1]
     assert scheduler.stop(DEADLINE_S)
 
 
-def test_only_the_task_that_is_named_is_forgotten(scheduler: Scheduler) -> None:
+def test_only_the_task_that_is_named_is_forgotten(lane: Lane) -> None:
     runs: list[str] = []
 
     def old() -> None:
         runs.append("old")
 
-    scheduler.schedule("p", old)
-    scheduler.schedule("p", lambda: runs.append("new"))
-    scheduler.forget("p", old)
-    scheduler.forget("unknown")
-    tick(scheduler)
+    lane.schedule("p", old)
+    lane.schedule("p", lambda: runs.append("new"))
+    lane.forget("p", old)
+    lane.forget("unknown")
+    tick(lane)
     assert runs == ["new"]
 
 

@@ -1,0 +1,67 @@
+"""Give each kind of RLM's tasks a lane of its own, so that long copies delay nothing else."""
+
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from services.common import tracing
+from services.common.retry import Backoff
+from services.rlm.scheduler import Lane, Scheduler
+
+FIRST_RETRY_S = 0.5
+"""The wait after a task's first failure; it doubles up to the setting's maximum."""
+
+_POLICIES_INTERVAL_S = 1.0
+"""The interval at which policies of new topics are read; it costs nothing without new topics."""
+
+_REMOVER_THREADS = 2
+
+
+def new_scheduler(backoff: Backoff, clock: Callable[[], float]) -> Scheduler:
+    """Make a scheduler that records a run of a task as a trace of its own, with its calls."""
+
+    def traced(lane: str, key: Hashable) -> AbstractContextManager[None]:
+        return tracing.task(f"rlm {lane}", {"sediment.task": str(key)})
+
+    return Scheduler(backoff, clock, traced)
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The lanes of a process; the names of threads and metrics have those of `of`."""
+
+    copies: Lane
+    expiration: Lane
+    followers: Lane
+    reports: Lane
+    removal: Lane
+    poll: Lane
+    policies: Lane
+    scan: Lane
+    revisions: Lane
+    index_cache: Lane
+
+    @classmethod
+    def of(
+        cls,
+        scheduler: Scheduler,
+        *,
+        copier_threads: int,
+        expiration_threads: int,
+        follower_threads: int,
+        interval_s: float,
+        remover_interval_s: float,
+    ) -> "Lanes":
+        lane = scheduler.lane
+        return cls(
+            copies=lane("copier", copier_threads, interval_s),
+            expiration=lane("expiration", expiration_threads, interval_s),
+            followers=lane("follower", follower_threads, interval_s),
+            reports=lane("reporter", 1, interval_s),
+            removal=lane("remover", _REMOVER_THREADS, remover_interval_s),
+            poll=lane("poller", 1, interval_s),
+            policies=lane("policies", 1, min(_POLICIES_INTERVAL_S, interval_s)),
+            scan=lane("scan", 1, interval_s),
+            revisions=lane("revisions", 1, interval_s),
+            index_cache=lane("index-cache", 1, interval_s),
+        )
