@@ -157,7 +157,7 @@ release-check: $(VENV)/.dev ## The same, twice, and compare the bytes
 
 .PHONY: licences
 licences: $(VENV)/.dev $(VENV)/.spark $(VENV)/.browser build/.plugin ## Write docs/reference/licences.md, the licence of each dependency (Java 17, Maven)
-	$(BIN)/python -m tests.licences $(PLUGIN_BILL) > docs/reference/licences.md.new && mv docs/reference/licences.md.new docs/reference/licences.md
+	$(BIN)/python -m tools.licences $(PLUGIN_BILL) > docs/reference/licences.md.new && mv docs/reference/licences.md.new docs/reference/licences.md
 
 .PHONY: minio
 minio: $(VENV)/.dev ## Build real MinIO from its Go module into the user's cache, once (Go 1.24)
@@ -294,12 +294,12 @@ types: $(VENV)/.dev $(VENV)/.spark ## mypy --strict over everything
 
 .PHONY: docs
 docs: $(VENV)/.dev ## Write docs/reference/config.md, contracts.md, json.md, metrics.md and roles.md, the chart's schema and its README from their sources
-	$(BIN)/python -m tests.reference config > docs/reference/config.md.new && mv docs/reference/config.md.new docs/reference/config.md
-	$(BIN)/python -m tests.reference metrics > docs/reference/metrics.md.new && mv docs/reference/metrics.md.new docs/reference/metrics.md
-	$(BIN)/python -m tests.reference roles > docs/reference/roles.md.new && mv docs/reference/roles.md.new docs/reference/roles.md
-	$(BIN)/python -m tests.contracts_page > docs/reference/contracts.md.new && mv docs/reference/contracts.md.new docs/reference/contracts.md
-	$(BIN)/python -m tests.printed.page
-	$(BIN)/python -m tests.helm.reference
+	$(BIN)/python -m tools.reference config > docs/reference/config.md.new && mv docs/reference/config.md.new docs/reference/config.md
+	$(BIN)/python -m tools.reference metrics > docs/reference/metrics.md.new && mv docs/reference/metrics.md.new docs/reference/metrics.md
+	$(BIN)/python -m tools.reference roles > docs/reference/roles.md.new && mv docs/reference/roles.md.new docs/reference/roles.md
+	$(BIN)/python -m tools.contracts_page > docs/reference/contracts.md.new && mv docs/reference/contracts.md.new docs/reference/contracts.md
+	$(BIN)/python -m tools.printed.page
+	$(BIN)/python -m tools.chart_reference
 
 $(SITE_VENV)/.installed: docs_site/requirements.lock $(VENV)/.runtime
 	$(BIN)/python -m venv --clear $(SITE_VENV)
@@ -316,7 +316,7 @@ check: lint types test ## Everything that must be green before a commit
 
 .PHONY: shape
 shape: $(VENV)/.dev ## Count modules, lines, circles between folders and what each role's import reaches
-	$(BIN)/python -m tests.shape
+	$(BIN)/python -m tools.shape
 
 .PHONY: bench
 bench: $(VENV)/.dev $(VENV)/.spark ## Measure (BENCH=name for one); tables here, JSON in build/bench/

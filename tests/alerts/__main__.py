@@ -19,7 +19,7 @@ from tests.alerts.prometheus import Prometheus
 from tests.harness.eventually import eventually
 from tests.harness.read_loop import ReadLoop
 from tests.harness.rolling_broker import RollingBroker
-from tests.helm.alerts import ALERTS
+from tools.alerts import ALERTS
 
 _FACTOR = 60
 _DEADLINE_S = 300.0

@@ -12,7 +12,7 @@ import yaml
 from services.local.process import LOOPBACK, ChildProcess, HeldPorts, start_on_free_ports
 from services.local.stack import own_environment
 from tests.harness.published import ensure_prometheus
-from tests.helm.alerts import rules
+from tools.alerts import rules
 
 _SCRAPE_MS = 1000
 _START_TIMEOUT_MS = 60_000

@@ -50,7 +50,7 @@ from tests.contract.rlmm.segments import (
     segment,
 )
 from tests.deep.model.kafka_cache import KafkaCache, offsets_by_epoch
-from tests.shape import ROOT
+from tools.shape import ROOT
 
 
 class Kafka:

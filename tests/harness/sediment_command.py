@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 from services.cli.main import app
 from services.cli.output import reported
 from services.local.stack import own_environment
-from tests.printed.fields import closed
-from tests.printed.page import DOCUMENTS
-from tests.printed.shared import Document
+from tools.printed.fields import closed
+from tools.printed.page import DOCUMENTS
+from tools.printed.shared import Document
 
 Completed = subprocess.CompletedProcess[str]
 
@@ -100,7 +100,7 @@ def check_printed(arguments: Sequence[str], output: str) -> None:
         errors = _validator(document.name).iter_errors(json.loads(text))
         problems = [f"{error.json_path}: {error.message}" for error in errors]
         assert not problems, (
-            f"`sediment {' '.join(arguments)}` printed what tests/printed does not describe; "
+            f"`sediment {' '.join(arguments)}` printed what tools/printed does not describe; "
             f"describe it there and run `make docs`: {problems}"
         )
 
@@ -113,7 +113,7 @@ def _document_of(arguments: Sequence[str]) -> Document:
     for words in (*pairwise(arguments), *((each,) for each in arguments)):
         if words in _OF:
             return _OF[words]
-    raise AssertionError(f"tests/printed does not describe `sediment {' '.join(arguments)}`")
+    raise AssertionError(f"tools/printed does not describe `sediment {' '.join(arguments)}`")
 
 
 @cache

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from tests.harness.published import broker_alerts, ensure_promtool
-from tests.helm.alerts import ALERTS, rule_tests, rules
 from tests.helm.chart import changed, minimal, render, values_files
-from tests.helm.dashboard import expressions
+from tools.alerts import ALERTS, rule_tests, rules
+from tools.dashboard import expressions
 
 pytestmark = pytest.mark.helm
 

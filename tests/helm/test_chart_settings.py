@@ -7,14 +7,14 @@ import yaml
 
 from services.local.stack import PROCESS_VARIABLES
 from tests.helm.chart import CHART, Object, minimal, pod_spec, render, values_files
-from tests.helm.reference import NOT_OFFERED, SET_BY_THE_CHART, SETTINGS, readme, schema_text
+from tools.chart_reference import NOT_OFFERED, SET_BY_THE_CHART, SETTINGS, readme, schema_text
 
 pytestmark = pytest.mark.helm
 
 FILES = values_files()
 SERVICES = list(SETTINGS)
 _PREFIXES = tuple(f"{service.upper()}_" for service in SERVICES)
-_REMEDY = "run `python -m tests.helm.reference`"
+_REMEDY = "run `python -m tools.chart_reference`"
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hatch_build import ROOT
-from tests.licences import components_of, java_rows
+from tools.licences import components_of, java_rows
 
 pytestmark = pytest.mark.plugin
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from services.local.stack import own_environment
 from supply_chain.requirements import locked
 from tests.harness.tier import Tier
-from tests.shape import ROOT
 from tests.spark.commands import TIMEOUT_S, Swept
+from tools.shape import ROOT
 
 MAIN = "main.py"
 

@@ -14,12 +14,12 @@ from services.local.seaweedfs import S3Endpoint
 from tests.harness.jars import ensure_s3a_jars
 from tests.harness.secured import Deployment, spiffe
 from tests.harness.tier import Tier, a_topic
-from tests.shape import ROOT
 from tests.spark.bare_environment import BareEnvironment, make_bare_environment
 from tests.spark.made_logs import copied, plain
 from tests.spark.s3a_properties import s3a_properties
 from tests.spark.standalone import StandaloneCluster, standalone_cluster
 from tests.spark.tiers import new_tier
+from tools.shape import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1_500)]
 BUCKET = "exported"

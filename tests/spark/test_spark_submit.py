@@ -18,13 +18,13 @@ from services.local.seaweedfs import S3Endpoint, SeaweedFS
 from tests.harness.hdfs import one_node_hdfs
 from tests.harness.jars import ensure_s3a_jars
 from tests.harness.tier import HOUR_MS, Tier, a_topic
-from tests.shape import ROOT
 from tests.spark.bare_environment import BareEnvironment, make_bare_environment
 from tests.spark.buckets import Bucket
 from tests.spark.commands import TIMEOUT_S
 from tests.spark.made_logs import copied, plain
 from tests.spark.s3a_properties import s3a_properties
 from tests.spark.standalone import StandaloneCluster, standalone_cluster
+from tools.shape import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 SEGMENTS = 3

@@ -6,10 +6,10 @@ import pytest
 
 from hatch_build import ROOT
 from services.cli.main import COMMANDS
-from tests.helm.alerts import ALERTS, Alert
-from tests.helm.dashboard import expressions
-from tests.helm.reference import files
-from tests.reference import metrics_markdown
+from tools.alerts import ALERTS, Alert
+from tools.chart_reference import files
+from tools.dashboard import expressions
+from tools.reference import metrics_markdown
 
 RUNBOOKS = (ROOT / "docs" / "run" / "runbooks.md").read_text()
 METRIC = re.compile(r"\bsediment_[a-z_]+[a-z]\b")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from services.rlm.roles.partition_roles import PartitionSource
-from tests.reference import config_markdown
+from tools.reference import config_markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "config.md"
 

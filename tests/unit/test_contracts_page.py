@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from services.api.roles import RULES
-from tests.contracts_page import contracts_markdown
+from tools.contracts_page import contracts_markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "contracts.md"
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.shape import (
+from tools.shape import (
     ROOT,
     circles,
     every_import_of,

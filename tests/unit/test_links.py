@@ -13,12 +13,12 @@ PAGES = sorted(
 CURRENT = [p for p in PAGES if p.name not in {"config.md", "metrics.md", "CHANGELOG.md"}]
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#]*)(?:#([^)]*))?\)")
 NAMED_FILE = re.compile(
-    r"`((?:services|spark_jobs|demos|tests|benchmarks|protos)/[\w./-]+\.(?:py|proto|yaml))`"
+    r"`((?:services|spark_jobs|demos|tests|tools|benchmarks|protos)/[\w./-]+\.(?:py|proto|yaml))`"
 )
 DECISION = re.compile(r"(?:ADR |docs/adr/)(\d{4})(?!\d)")
 SETTING = re.compile(r"(?<![\w*])(?:RSM|RLMM|RLM)_[A-Z0-9_]+")
 METRIC = re.compile(r"`(sediment_(?:rpc|rsm|rlmm|rlm)_[a-z_]+[a-z])")
-CODE = ("services", "spark_jobs", "demos", "tests", "benchmarks", "protos", "kafka_plugin")
+CODE = ("services", "spark_jobs", "demos", "tests", "tools", "benchmarks", "protos", "kafka_plugin")
 
 
 def _anchors(page: Path) -> set[str]:

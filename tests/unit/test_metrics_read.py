@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.reference import PREFIX, metrics_markdown
+from tools.reference import PREFIX, metrics_markdown
 
 TESTS = Path(__file__).parents[1]
 # These name every metric, or those of alerts and dashboard, and read no value.

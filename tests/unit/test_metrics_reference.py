@@ -14,8 +14,8 @@ from services.rlm.metrics import (
 )
 from services.rlm.partition import Uncopied, new_partition
 from services.rlm.scheduler import Scheduler
-from tests.reference import PREFIX, metrics_markdown
 from tests.unit.rlm.kafka_bytes import NAME
+from tools.reference import PREFIX, metrics_markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 

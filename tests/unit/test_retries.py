@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.shape import ROOT, every_import_of, modules
+from tools.shape import ROOT, every_import_of, modules
 
 # They catch errors within a loop, but not to do the same again.
 NO_RETRIES = {

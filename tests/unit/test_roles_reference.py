@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from services.api.roles import MEANING, RULES, Role
-from tests.reference import roles_markdown
+from tools.reference import roles_markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "roles.md"
 

@@ -14,7 +14,7 @@ from hatch_build import ROOT
 from supply_chain.bill_of_materials import check_allowed, complete, licence_of
 from supply_chain.npm import UPLOT, files_of
 from supply_chain.requirements import EXPORT_LOCK, LOCK, locked, sets
-from tests.licences import SETS, installed, packages
+from tools.licences import SETS, installed, packages
 
 PAGE = ROOT / "docs" / "reference" / "licences.md"
 EXPORT_POM = ROOT / "supply_chain" / "export" / "pom.xml"

@@ -9,8 +9,8 @@ from typer.core import TyperGroup
 
 from services.cli.main import COMMANDS, load
 from tests.harness.sediment_command import check_printed
-from tests.printed.contract import Field, broken_promises, fields_of, promised
-from tests.printed.page import DOCUMENTS, json_markdown, schema_texts
+from tools.printed.contract import Field, broken_promises, fields_of, promised
+from tools.printed.page import DOCUMENTS, json_markdown, schema_texts
 
 DOCS = Path(__file__).parents[3] / "docs" / "reference"
 

@@ -2,7 +2,7 @@
 
 from hatchling.builders.wheel import WheelBuilder
 
-from tests.shape import ROOT
+from tools.shape import ROOT
 
 
 def test_the_wheel_holds_no_demos_and_no_tests() -> None:

@@ -6,7 +6,7 @@ from services.api.remote_log_manager import ProblemKind
 from services.api.retention import DeletionReason
 from services.api.segments import RemoteLogSegmentState
 from services.views.endpoints import Severity
-from tests.printed.fields import (
+from tools.printed.fields import (
     Schema,
     boolean,
     fields,

@@ -6,7 +6,7 @@ from services.api.segments import RemoteLogSegmentState
 from services.cli.doctor_findings import Level
 from services.rsm.probe import RuleLevel
 from services.workflows.unfinished_copies import CopyKind
-from tests.printed.fields import (
+from tools.printed.fields import (
     boolean,
     counts,
     fields,
@@ -20,7 +20,7 @@ from tests.printed.fields import (
     text,
     time_ms,
 )
-from tests.printed.shared import LOCATIONS, PARTITION, RUN_ID, SEVERITY, TOTALS, Document
+from tools.printed.shared import LOCATIONS, PARTITION, RUN_ID, SEVERITY, TOTALS, Document
 
 _AGES = {
     "bytes_by_age?": map_of({"type": "integer"}, "Bytes by the age of the segments; with --ages."),

@@ -4,11 +4,12 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from string import Template
 from typing import Any
 
 import yaml
+
+from hatch_build import ROOT
 
 RUNBOOKS = "https://github.com/sediment/sediment/blob/main/docs/run/runbooks.md"
 _INTERVAL_MIN = 1
@@ -539,7 +540,7 @@ def _annotations(alert: Alert) -> dict[str, str]:
 def rules_yaml() -> str:
     """Return helm/files/alerts.yaml as it should be."""
     written: str = yaml.safe_dump(rules(), sort_keys=False, width=100)
-    return f"# Written by `make docs` from tests/helm/alerts.py.\n{written}"
+    return f"# Written by `make docs` from tools/alerts.py.\n{written}"
 
 
 def rule_tests(rules_file: str) -> dict[str, Any]:
@@ -585,7 +586,7 @@ The chart installs these rules with `monitoring.prometheusRule.enabled`
 ([kubernetes.md](kubernetes.md#metrics-and-alerts)). For another Prometheus take
 `helm/files/alerts.yaml`, and name the scrape jobs `sediment-rsm`, `sediment-rlmm` and
 `sediment-rlm`. `helm/files/dashboard.json` is the dashboard for Grafana. Written by `make docs`
-from `tests/helm/alerts.py`.
+from `tools/alerts.py`.
 
 | alert | severity | for | means |
 |---|---|---|---|"""
@@ -604,7 +605,7 @@ A cluster's job and console are those of a page of metrics like kube-state-metri
 
 | alert | fault | fires after, s | clears after, s |
 |---|---|---|---|"""
-_TIMES = Path(__file__).parent.parent / "alerts" / "times.json"
+_TIMES = ROOT / "tests" / "alerts" / "times.json"
 
 
 def page() -> str:

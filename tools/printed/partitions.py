@@ -5,8 +5,8 @@ from services.api.remote_log_manager import PartitionRole, RecordSource
 from services.client.records import RecordKind
 from services.rlm.copy.ship import ShipOutcome
 from services.rlm.kafka_log.log_dir import SkippedFolder
-from tests.printed.fields import boolean, fields, integer, list_of, nullable, one_of, text, time_ms
-from tests.printed.shared import EPOCHS, EVENT, GAP, PARTITION, PROBLEM, PROBLEMS, SEGMENT, Document
+from tools.printed.fields import boolean, fields, integer, list_of, nullable, one_of, text, time_ms
+from tools.printed.shared import EPOCHS, EVENT, GAP, PARTITION, PROBLEM, PROBLEMS, SEGMENT, Document
 
 _CHANGED = fields(
     "A change of a partition.",

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.printed.fields import Schema
-from tests.printed.shared import Document
+from tools.printed.fields import Schema
+from tools.printed.shared import Document
 
 FILE = Path(__file__).parent / "contract.json"
 Field = dict[str, Any]

@@ -3,7 +3,7 @@
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.retention_explained import Standing
 from services.api.topic_config import RetentionOwner
-from tests.printed.fields import (
+from tools.printed.fields import (
     Schema,
     boolean,
     fields,
@@ -16,7 +16,7 @@ from tests.printed.fields import (
     text,
     time_ms,
 )
-from tests.printed.shared import EVENT, EXPECTED, FACTS, GAP, PARTITION, RULE, SEGMENT, Document
+from tools.printed.shared import EVENT, EXPECTED, FACTS, GAP, PARTITION, RULE, SEGMENT, Document
 
 
 def _due(meaning: str) -> Schema:

@@ -1,4 +1,4 @@
-"""What the chart says of its values in more than one place: `python -m tests.helm.reference`.
+"""What the chart says of its values in more than one place: `python -m tools.chart_reference`.
 
 Writes the settings that values.schema.json takes from the settings classes, the table of
 helm/README.md from values.yaml and values.schema.json, and alerts and dashboard from their modules.
@@ -11,13 +11,13 @@ from typing import Any
 
 import yaml
 
+from hatch_build import ROOT
 from services.common.settings import ServiceSettings
 from services.rlm.settings import RlmSettings
 from services.rlmm.settings import RlmmSettings
 from services.rsm.settings import RsmSettings
-from tests.helm.alerts import page, rules_yaml
-from tests.helm.chart import CHART
-from tests.helm.dashboard import dashboard_json
+from tools.alerts import page, rules_yaml
+from tools.dashboard import dashboard_json
 
 SETTINGS: dict[str, type[ServiceSettings]] = {
     "rsm": RsmSettings,
@@ -54,6 +54,7 @@ NOT_OFFERED = {
     "rlm": set[str](),
 }
 """RSM on a file system: its replicas would need one that they share. Keys: a secret has them."""
+CHART = ROOT / "helm"
 _KEPT = ("description", "type", "enum", "minimum", "maximum", "pattern", "maxLength")
 _SCHEMA = CHART / "values.schema.json"
 _README = CHART / "README.md"
@@ -134,7 +135,7 @@ def files() -> dict[Path, str]:
         _README: readme(),
         CHART / "files" / "alerts.yaml": rules_yaml(),
         CHART / "files" / "dashboard.json": dashboard_json(),
-        CHART.parent / "docs" / "run" / "alerts.md": page(),
+        ROOT / "docs" / "run" / "alerts.md": page(),
     }
 
 

@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.printed import administration, checks, partitions, retention
-from tests.printed.contract import fields_of, promise
-from tests.printed.fields import Schema
+from tools.printed import administration, checks, partitions, retention
+from tools.printed.contract import fields_of, promise
+from tools.printed.fields import Schema
 
 DOCUMENTS = (
     *checks.DOCUMENTS,
@@ -23,7 +23,7 @@ _HEADER = """# JSON output
 
 What each command of `sediment` prints with `-o json`: one object, or one object per line. The files
 in [json/](json/) are JSON Schemas (2020-12) of one object each. Written by `make docs` from
-`tests/printed/`; the tests check every document that they read against its schema.
+`tools/printed/`; the tests check every document that they read against its schema.
 
 ## What stays
 

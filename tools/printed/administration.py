@@ -4,7 +4,7 @@ from services.api.roles import Role
 from services.rlmm.database.schema import ReaderRole
 from services.rsm.probe import Capability, Outcome, RuleLevel
 from services.workflows.rebuild_report import DifferenceKind
-from tests.printed.fields import (
+from tools.printed.fields import (
     boolean,
     counts,
     fields,
@@ -18,7 +18,7 @@ from tests.printed.fields import (
     text,
     time_ms,
 )
-from tests.printed.shared import LOCATIONS, RUN_ID, Document
+from tools.printed.shared import LOCATIONS, RUN_ID, Document
 
 _TOPIC = fields(
     "A topic in the tier.",
