@@ -104,7 +104,7 @@ def _perform(rlmm: RemoteLogMetadataManager, stack: EmbeddedStack) -> int:
         (chosen.by_size, f"retention.bytes={chosen.retention_bytes}"),
         (chosen.by_time, f"retention.ms={chosen.retention_ms}"),
     ):
-        set_topic(topic, [setting, owner], rlmm=rlmm_address)
+        set_topic(name=topic, settings=[setting, owner], rlmm=rlmm_address)
 
     say("\n2. What a sweep would delete (dry run), then the same with --apply")
     _sweep(stack, "retention")
@@ -113,7 +113,7 @@ def _perform(rlmm: RemoteLogMetadataManager, stack: EmbeddedStack) -> int:
     _sweep(stack, "retention", "--apply")
 
     say(f"\n3. Topic {chosen.deleted} is deleted, and a sweep removes what the tier has of it")
-    delete_topic(chosen.deleted, yes=True, rlmm=rlmm_address)
+    delete_topic(name=chosen.deleted, yes=True, rlmm=rlmm_address)
     _sweep(stack, "removal", "--grace-ms", "0", "--apply")
 
     after = _holdings(rlmm, stack)

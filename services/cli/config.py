@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from services.cli.connections import JsonOrTable, command_group
-from services.cli.output import EXIT_PARTIAL, CommandError, Format, print_json, print_table, say
+from services.cli.connections import Call, command_group, with_services
+from services.cli.output import EXIT_PARTIAL, CommandError, print_json, print_table, say
 from services.common.console_settings import ConsoleSettings
 from services.common.settings import VariableSettings
 from services.rlm.settings import RlmSettings
@@ -33,7 +33,9 @@ def _config() -> None:
 
 
 @app.command()
+@with_services()
 def check(
+    call: Call,
     file: Annotated[
         Path,
         typer.Argument(
@@ -41,7 +43,6 @@ def check(
             help="NAME=VALUE on each line, as for `docker run --env-file` or systemd.",
         ),
     ],
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Check a file of settings as the services would.
 
@@ -58,7 +59,7 @@ def check(
     variables = read_variables(file)
     problems = [*_problems(variables)]
     services = services_of(variables)
-    if output is Format.JSON:
+    if call.is_json:
         described = [{"service": service, "problem": text} for service, text in problems]
         print_json({"services": services, "problems": described})
     elif problems:

@@ -2,9 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import grpc
 import typer
@@ -14,7 +17,7 @@ from services.api.offset_queries import OffsetService
 from services.api.remote_log_manager import RemoteLogManager, all_descriptions
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
 from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects
-from services.cli.output import CommandError, Format
+from services.cli.output import CommandError, Format, print_json, print_table
 from services.cli.security import chosen_security
 from services.common.client_security import SecurityOptions, each_address
 from services.local.data_directory import DataDirectoryError, default_directory, running_stack
@@ -23,39 +26,14 @@ from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient, SegmentObjectsClient
 
+T = TypeVar("T")
+
 _TOPIC_PARTITION = re.compile(r"(?:(?P<id>[^:]+):)?(?P<topic>.+)-(?P<partition>\d{1,10})")
 
 
 def command_group(help: str | None = None) -> typer.Typer:
     """Return the object with which a file's commands register."""
     return typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=help)
-
-
-@contextmanager
-def connected_rsm(address: str | None, data_dir: Path | None) -> Iterator[RemoteStorageManager]:
-    with _channel("rsm", address, data_dir) as (channel, where):
-        yield RemoteStorageManagerClient(channel, where)
-
-
-@contextmanager
-def connected_segment_objects(
-    address: str | None, data_dir: Path | None
-) -> Iterator[SegmentObjects]:
-    with _channel("rsm", address, data_dir) as (channel, where):
-        yield SegmentObjectsClient(channel, where)
-
-
-@contextmanager
-def connected_tier(
-    rsm: str | None, rlmm: str | None, data_dir: Path | None
-) -> Iterator[tuple[RemoteStorageManager, SegmentObjects, RemoteLogMetadataManager]]:
-    """Connect to RSM, once for both of its interfaces, and to RLMM."""
-    with (
-        _channel("rsm", rsm, data_dir) as (channel, where),
-        connected_rlmm(rlmm, data_dir) as metadata,
-    ):
-        store = RemoteStorageManagerClient(channel, where)
-        yield store, SegmentObjectsClient(channel, where), metadata
 
 
 @contextmanager
@@ -132,9 +110,7 @@ def find_partition(manager: RemoteLogMetadataManager, name: str) -> TopicIdParti
     return _named_partition(name, known)
 
 
-def find_readable_partition(
-    rlm: RemoteLogManager, name: str, rlmm: str | None, data_dir: Path | None
-) -> TopicIdPartition:
+def find_readable_partition(rlm: RemoteLogManager, name: str, call: "Call") -> TopicIdPartition:
     """Find a partition that RLM serves; one that RLM does not know is looked up in RLMM.
 
     Raises as find_partition.
@@ -146,7 +122,7 @@ def find_readable_partition(
     try:
         return _named_partition(name, known)
     except UnknownPartitionError:
-        with connected_rlmm(rlmm, data_dir) as metadata:
+        with call.rlmm_client() as metadata:
             return find_partition(metadata, name)
 
 
@@ -209,9 +185,10 @@ _ADDRESS_HELP = (
     "HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT. Default: that of the running "
     "`sediment up`."
 )
-Rsm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RSM", help=_ADDRESS_HELP)]
-Rlmm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RLMM", help=_ADDRESS_HELP)]
-Rlm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RLM", help=_ADDRESS_HELP)]
+_SERVICES = {
+    each: Annotated[str | None, typer.Option(envvar=f"SEDIMENT_{each.upper()}", help=_ADDRESS_HELP)]
+    for each in ("rsm", "rlmm", "rlm")
+}
 
 Locations = Annotated[
     list[int] | None,
@@ -222,3 +199,102 @@ Locations = Annotated[
         "location that receives new segments.",
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The options that commands share, the services that they lead to, and how to print."""
+
+    rsm: str | None = None
+    rlmm: str | None = None
+    rlm: str | None = None
+    data_dir: Path | None = None
+    output: Format = Format.TABLE
+
+    @property
+    def is_json(self) -> bool:
+        return self.output is Format.JSON
+
+    def address(self, service: str) -> str:
+        """Return the target that was given; else that of the running `sediment up`."""
+        return getattr(self, service) or address_of(service, self.data_dir)
+
+    def rlmm_client(self) -> AbstractContextManager[RemoteLogMetadataManager]:
+        return connected_rlmm(self.rlmm, self.data_dir)
+
+    def rlm_client(self) -> AbstractContextManager[OffsetService]:
+        return connected_rlm(self.rlm, self.data_dir)
+
+    @contextmanager
+    def rsm_clients(self) -> Iterator[tuple[RemoteStorageManager, SegmentObjects]]:
+        """Connect to RSM, once for both of its interfaces."""
+        with _channel("rsm", self.rsm, self.data_dir) as (channel, where):
+            yield RemoteStorageManagerClient(channel, where), SegmentObjectsClient(channel, where)
+
+    @contextmanager
+    def tier_clients(
+        self,
+    ) -> Iterator[tuple[RemoteStorageManager, SegmentObjects, RemoteLogMetadataManager]]:
+        with self.rsm_clients() as (store, objects), self.rlmm_client() as metadata:
+            yield store, objects, metadata
+
+    def show(
+        self,
+        document: object,
+        title: str,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[object]],
+    ) -> None:
+        """Print a JSON document, or its table."""
+        if self.is_json:
+            print_json(document)
+        else:
+            print_table(title, columns, rows)
+
+    def show_each(
+        self,
+        items: Iterable[T],
+        as_json: Callable[[T], object],
+        title: str,
+        columns: Sequence[str],
+        as_row: Callable[[T], Sequence[object]],
+    ) -> None:
+        """Print a JSON document for each item as it arrives, or a table of all."""
+        if not self.is_json:
+            print_table(title, columns, map(as_row, items))
+            return
+        for item in items:
+            print_json(as_json(item))
+
+
+def with_services(
+    *services: str, has_output: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command a Call: the addresses of these services, --data-dir and -o."""
+    options: dict[str, tuple[object, object]] = {each: (_SERVICES[each], None) for each in services}
+    if services:
+        options["data_dir"] = (DataDir, None)
+    if has_output:
+        options["output"] = (JsonOrTable, Format.TABLE)
+    shared = [
+        Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+        for name, (kind, default) in options.items()
+    ]
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**given: Any) -> None:
+            chosen = {each.name: given.pop(each.name) for each in shared if each.name in given}
+            command(call=Call(**chosen), **given)
+
+        own = [
+            each.replace(kind=Parameter.KEYWORD_ONLY)
+            for each in signature(command).parameters.values()
+            if each.name != "call"
+        ]
+        every = [*own, *shared]
+        run.__signature__ = Signature(every)  # type: ignore[attr-defined]  # read by typer
+        run.__annotations__ = {each.name: each.annotation for each in every}
+        return run
+
+    return decorated

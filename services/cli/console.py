@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from services.cli.connections import DataDir, Rlm, Rlmm, Rsm, command_group, security_options
+from services.cli.connections import Call, command_group, security_options, with_services
 from services.cli.endpoints import known_addresses
 from services.cli.output import CommandError, say
 from services.common.client_security import each_address
@@ -17,7 +17,9 @@ app = command_group()
 
 
 @app.command()
+@with_services("rsm", "rlmm", "rlm", has_output=False)
 def console(
+    call: Call,
     listen: Annotated[
         str,
         typer.Option(
@@ -25,10 +27,6 @@ def console(
             help="Address of this machine to serve on; port 0 picks a free port.",
         ),
     ] = "127.0.0.1:0",
-    rsm: Rsm = None,
-    rlmm: Rlmm = None,
-    rlm: Rlm = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Serve a page about the tier to a browser here.
 
@@ -36,7 +34,7 @@ def console(
     TLS: every user of this machine sees what you may see. To serve others, run
     `python -m services.console` with TLS (docs/run/console.md).
     """
-    addresses = known_addresses({"rlmm": rlmm, "rlm": rlm, "rsm": rsm}, data_dir)
+    addresses = known_addresses(call, "rlmm", "rlm", "rsm")
     if not addresses["rlmm"]:
         raise CommandError("no address of RLMM is known; pass --rlmm HOST:PORT")
     if find_spec("starlette") is None:
@@ -44,7 +42,7 @@ def console(
             f"starlette is not installed; {how_to_install('console', 'install-console')}"
         )
     given = [each for text in addresses.values() if text for each in each_address(text)]
-    security = security_options(given, data_dir)
+    security = security_options(given, call.data_dir)
     for address in given:
         security.security_for(address)
     others = {name: value for name, value in os.environ.items() if not name.startswith("CONSOLE_")}

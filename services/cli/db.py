@@ -8,12 +8,11 @@ import typer
 
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import uuid_to_text
-from services.cli.connections import JsonOrTable, command_group, connected_segment_objects
+from services.cli.connections import Call, command_group, with_services
 from services.cli.output import (
     EXIT_PARTIAL,
     EXIT_REFUSED,
     CommandError,
-    Format,
     counter,
     print_json,
     print_line,
@@ -60,10 +59,11 @@ _PasswordFile = Annotated[
 
 
 @app.command()
+@with_services()
 def upgrade(
+    call: Call,
     database_url: _DatabaseUrl,
     database_password_file: _PasswordFile = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Create the schema, or upgrade it to this release's.
 
@@ -84,7 +84,7 @@ def upgrade(
         if isinstance(e.__cause__, RefusedConnectionError) and e.__cause__.is_final:
             raise CommandError(str(e), EXIT_REFUSED) from e
         raise
-    if output is Format.JSON:
+    if call.is_json:
         deployment = uuid_to_text(schema.deployment_id(database_url, database_password_file))
         revision = schema.current_revision(database_url, database_password_file)
         print_json({"revision": revision, "deployment_id": deployment, "reader_role": role})
@@ -97,10 +97,11 @@ def upgrade(
 
 
 @app.command()
+@with_services()
 def current(
+    call: Call,
     database_url: _DatabaseUrl,
     database_password_file: _PasswordFile = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Show the schema revision of a database and of this release.
 
@@ -109,7 +110,7 @@ def current(
     found = schema.current_revision(database_url, database_password_file)
     known = schema_revision.known_revision()
     since_ms = schema.deletions_frozen_since_ms(database_url, database_password_file)
-    if output is Format.JSON:
+    if call.is_json:
         print_json({"current": found, "known": known, "deletions_frozen_since_ms": since_ms})
         return
     print_line([f"database: {found or 'no schema'}"])
@@ -120,10 +121,11 @@ def current(
 
 
 @app.command()
+@with_services()
 def deployment_id(
+    call: Call,
     database_url: _DatabaseUrl,
     database_password_file: _PasswordFile = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Show the id that marks this deployment's objects.
 
@@ -135,17 +137,18 @@ def deployment_id(
       3  the database could not be reached, or has no id yet
     """
     text = uuid_to_text(schema.deployment_id(database_url, database_password_file))
-    if output is Format.JSON:
+    if call.is_json:
         print_json({"deployment_id": text})
     else:
         print_line([text])
 
 
 @app.command()
+@with_services()
 def check(
+    call: Call,
     database_url: _DatabaseUrl,
     database_password_file: _PasswordFile = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Compare a database with what this release expects.
 
@@ -158,7 +161,7 @@ def check(
       3  the database could not be reached
     """
     problems = schema.check_schema(database_url, database_password_file)
-    if output is Format.JSON:
+    if call.is_json:
         print_json({"problems": [asdict(problem) for problem in problems]})
     elif problems:
         rows = [(problem.what, problem.problem) for problem in problems]
@@ -169,7 +172,9 @@ def check(
 
 
 @app.command()
+@with_services()
 def maintain(
+    call: Call,
     database_url: _DatabaseUrl,
     database_password_file: _PasswordFile = None,
     delete_retention_ms: Annotated[
@@ -190,7 +195,6 @@ def maintain(
             "the segments. Not given: nothing is kept.",
         ),
     ] = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Purge old rows from the metadata database, and keep its settings in the bucket.
 
@@ -215,7 +219,7 @@ def maintain(
     kept = _NOTHING_KEPT
     if rsm is not None and not report.already_running:
         kept = _keep_state(rsm, database_url, database_password_file)
-    if output is Format.JSON:
+    if call.is_json:
         print_json({**asdict(report), "kept_topics": kept.topics, "not_kept": kept.reason})
     elif report.already_running:
         say("another maintenance of this database is running; this one did nothing")
@@ -245,7 +249,7 @@ def _keep_state(rsm: str, database_url: str, password_file: Path | None) -> _Kep
     if schema.deletions_frozen_since_ms(database_url, password_file) is not None:
         return _Kept(reason="a rebuild is not confirmed; nothing is kept in the bucket until then")
     state = read_deployment_state(database_url, password_file)
-    with connected_segment_objects(rsm, None) as objects:
+    with Call(rsm).rsm_clients() as (_, objects):
         before = deployment_state.read_head(objects)
         topics = iter(()) if before is None else deployment_state.kept_topics(objects, before)
         reason = deployment_state.refusal(before, state, topics)

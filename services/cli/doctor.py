@@ -11,12 +11,12 @@ from typing import Annotated, TypeAlias
 import typer
 
 from services.api.errors import RemoteStorageError
-from services.cli.connections import DataDir, JsonOrTable, Rlm, Rlmm, Rsm, command_group
+from services.cli.connections import Call, command_group, with_services
 from services.cli.doctor_findings import Check, Finding, Level
 from services.cli.doctor_services import service_checks
 from services.cli.doctor_settings import Environment, environment_checks
 from services.cli.endpoints import known_addresses
-from services.cli.output import CommandError, Format, print_json, print_line, say
+from services.cli.output import CommandError, print_json, print_line, say
 
 app = command_group()
 
@@ -26,15 +26,12 @@ _TEXT_WIDTH = 56
 
 
 @app.command()
+@with_services("rsm", "rlmm", "rlm")
 def doctor(
-    rsm: Rsm = None,
-    rlmm: Rlmm = None,
-    rlm: Rlm = None,
-    data_dir: DataDir = None,
+    call: Call,
     timeout_s: Annotated[
         float, typer.Option(min=1, help="How long all checks, side by side, may take, s.")
     ] = _TIMEOUT_S,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Check settings, clocks, bucket, database and certificates.
 
@@ -49,21 +46,21 @@ def doctor(
       1  something needs attention
       2  something does not work, or the command line is wrong
     """
-    environment = Environment.present(data_dir)
+    environment = Environment.present(call.data_dir)
     try:
-        addresses = known_addresses({"rsm": rsm, "rlmm": rlmm, "rlm": rlm}, data_dir)
+        addresses = known_addresses(call, "rsm", "rlmm", "rlm")
     except CommandError:
         if not environment.services:
             raise
         addresses = {}
-    checks = {**environment_checks(environment), **service_checks(addresses, data_dir)}
+    checks = {**environment_checks(environment), **service_checks(addresses, call.data_dir)}
     findings = list[Finding]()
     for finding in run_checks(checks, timeout_s=timeout_s):
         findings.append(finding)
-        if output is Format.TABLE:
+        if not call.is_json:
             _print(finding)
     worst = max((each.level for each in findings), default=Level.OK)
-    if output is Format.JSON:
+    if call.is_json:
         described = [each.as_json() for each in findings]
         print_json({"level": max(worst, Level.OK).name, "findings": described})
     raise typer.Exit(max(int(worst), 0))

@@ -8,15 +8,8 @@ import typer
 
 from services.api.errors import RemoteStorageError
 from services.api.remote_log_manager import ActivePasses, RemoteLogManager
-from services.cli.connections import (
-    DataDir,
-    JsonOrTable,
-    Rlm,
-    address_of,
-    command_group,
-    connected_rlm,
-)
-from services.cli.output import EXIT_PARTIAL, Format, print_json, print_table, say
+from services.cli.connections import Call, command_group, connected_rlm, with_services
+from services.cli.output import EXIT_PARTIAL, print_json, print_table, say
 from services.common.client_security import each_address
 
 app = command_group()
@@ -27,16 +20,15 @@ _IDLE = ActivePasses(0, 0)
 
 
 @app.command()
+@with_services("rlm")
 def drain(
+    call: Call,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Start copies and deletions again.")
     ] = False,
     timeout_s: Annotated[
         float, typer.Option(min=0, help="Wait this long for what is active, s.")
     ] = 600.0,
-    rlm: Rlm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Let an RLM finish copies and deletions and start none.
 
@@ -50,13 +42,14 @@ def drain(
       1  something is active after --timeout-s; the RLM stays drained
       3  an RLM could not be reached, or the role admin is missing
     """
-    addresses = each_address(rlm or address_of("rlm", data_dir))
+    addresses = each_address(call.address("rlm"))
     with ExitStack() as stack:
         managers: dict[str, RemoteLogManager] = {
-            address: stack.enter_context(connected_rlm(address, data_dir)) for address in addresses
+            address: stack.enter_context(connected_rlm(address, call.data_dir))
+            for address in addresses
         }
         active = _drained(managers, cancel=cancel, timeout_s=timeout_s)
-    if output is Format.JSON:
+    if call.is_json:
         rlms = [
             {
                 "address": address,

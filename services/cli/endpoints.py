@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from services.cli.connections import address_of, security_options
+from services.cli.connections import Call, security_options
 from services.cli.output import CommandError
 from services.common.client_security import ClientSecurity, each_address
 from services.rpc.client.channel import open_channel
@@ -12,18 +12,18 @@ from services.rpc.client.probe import ServiceState, probe
 from services.views.endpoints import Endpoint
 
 
-def known_addresses(given: Mapping[str, str | None], data_dir: Path | None) -> dict[str, str]:
+def known_addresses(call: Call, *services: str) -> dict[str, str]:
     """Return the address of each service: "" if it is not given and no `sediment up` runs it.
 
     Raises:
         CommandError: no address is known at all.
     """
     found: dict[str, str] = {}
-    for service, address in given.items():
+    for service in services:
         try:
-            found[service] = address or address_of(service, data_dir)
+            found[service] = call.address(service)
         except CommandError:
-            if not any(given.values()) and service == "rlmm":
+            if not (call.rsm or call.rlmm or call.rlm) and service == "rlmm":
                 raise
             found[service] = ""
     return found

@@ -17,15 +17,13 @@ from services.api.retention_explained import (
     explain_partition,
 )
 from services.cli.connections import (
-    DataDir,
-    JsonOrTable,
-    Rlmm,
+    Call,
     TopicPartition,
     command_group,
-    connected_rlmm,
     find_partition,
+    with_services,
 )
-from services.cli.output import CommandError, Format, print_json, print_table, say
+from services.cli.output import CommandError, print_json, print_table, say
 from services.views.explanation import (
     _NO_LIMIT,
     Facts,
@@ -183,7 +181,9 @@ def _event_row(event: PartitionEvent) -> tuple[object, ...]:
 
 
 @app.command()
+@with_services("rlmm")
 def explain(
+    call: Call,
     topic_partition: TopicPartition,
     segment: Annotated[
         str,
@@ -197,9 +197,6 @@ def explain(
     offset: Annotated[
         int | None, typer.Option(min=0, help="Explain the segments that hold or held this offset.")
     ] = None,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Explain why a segment is kept, expires or was deleted.
 
@@ -216,33 +213,33 @@ def explain(
     if segment and offset is not None:
         raise CommandError("SEGMENT and --offset exclude each other; pass one of the two")
     id = uuid_from_text(segment, "SEGMENT") if segment else None
-    with connected_rlmm(rlmm, data_dir) as manager:
+    with call.rlmm_client() as manager:
         name = find_partition(manager, topic_partition)
         facts = facts_or_none(manager, name)
         if id is not None:
-            _show_segment(manager, name, facts, id, output)
+            _show_segment(manager, name, facts, id, call)
         elif offset is not None:
-            _show_offset(manager, name, facts, offset, output)
+            _show_offset(manager, name, facts, offset, call)
         elif facts is None:
-            _show_removed(manager, name, output)
+            _show_removed(manager, name, call)
         else:
-            _show_partition(facts, output)
+            _show_partition(facts, call)
 
 
-def _show_partition(facts: PartitionFacts, output: Format) -> None:
+def _show_partition(facts: PartitionFacts, call: Call) -> None:
     explanation = explain_partition(facts.case)
-    if output is Format.JSON:
+    if call.is_json:
         print_json(partition_as_json(facts, explanation))
     else:
         print_partition(facts, explanation)
 
 
-def _show_removed(manager: RemoteLogMetadataManager, name: TopicIdPartition, out: Format) -> None:
+def _show_removed(manager: RemoteLogMetadataManager, name: TopicIdPartition, call: Call) -> None:
     try:
         events = deletions_of_partition(manager, name)
     except RemoteResourceNotFoundError as e:
         raise _unknown_partition(name) from e
-    if out is Format.JSON:
+    if call.is_json:
         deleted = [event_as_json(event) for event in events]
         print_json({**name_as_json(name), "delete_state": "removed", "events": deleted})
     else:
@@ -254,7 +251,7 @@ def _show_segment(
     name: TopicIdPartition,
     facts: PartitionFacts | None,
     id: UUID,
-    output: Format,
+    call: Call,
 ) -> None:
     try:
         found = segment_facts(manager, name, id)
@@ -267,7 +264,7 @@ def _show_segment(
         )
     explanation = explained(facts, id)
     verdict = verdict_of(facts, found, explanation)
-    if output is Format.JSON:
+    if call.is_json:
         print_json(segment_facts_as_json(name, found, explanation, verdict))
     else:
         print_segment(name, found, explanation, verdict)
@@ -278,7 +275,7 @@ def _show_offset(
     name: TopicIdPartition,
     facts: PartitionFacts | None,
     offset: int,
-    output: Format,
+    call: Call,
 ) -> None:
     """Show each segment that holds the offset, or else the deleted one that did."""
     listed = () if facts is None else facts.case.segments
@@ -292,7 +289,7 @@ def _show_offset(
             raise CommandError(_why_nowhere(name, facts, offset))
         ids = [deleted]
     for id in ids:
-        _show_segment(manager, name, facts, id, output)
+        _show_segment(manager, name, facts, id, call)
 
 
 def _may_have_held(

@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from itertools import islice
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,15 +16,11 @@ from services.api.partitions import OffsetGap
 from services.api.remote_log_manager import RemoteLogManager
 from services.api.validation import INT64_MAX
 from services.cli.connections import (
-    DataDir,
-    JsonOrTable,
-    Rlm,
-    Rlmm,
+    Call,
     TopicPartition,
     command_group,
-    connected_rlm,
-    connected_rlmm,
     find_readable_partition,
+    with_services,
 )
 from services.cli.offsets import (
     TIME_HELP,
@@ -39,7 +34,6 @@ from services.cli.output import (
     EXIT_FAILED,
     EXIT_PARTIAL,
     CommandError,
-    Format,
     print_json,
     print_line,
     say,
@@ -70,7 +64,9 @@ _PLACE_HELP = "An offset, 'beginning', 'end', or a time as --from-time."
 
 
 @app.command()
+@with_services("rlmm", "rlm")
 def fetch(
+    call: Call,
     topic_partition: TopicPartition,
     offset: Annotated[
         int | None, typer.Option(min=0, help="The first offset to print; or give --from-time.")
@@ -126,10 +122,6 @@ def fetch(
         int,
         typer.Option(min=1, help="Skip a batch whose records inflate to more than this, bytes."),
     ] = DEFAULT_LIMIT_BYTES,
-    rlm: Rlm = None,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Print records from the tier and from local disk.
 
@@ -163,9 +155,9 @@ def fetch(
     since = _place(from_) if from_ is not None else _time(from_time)
     until = _place(to) if to is not None else _time(to_time)
     options = ReadOptions(max_batch_bytes, isolation.level, show_transactions, follow)
-    with connected_rlm(rlm, data_dir) as manager:
-        tp = find_readable_partition(manager, topic_partition, rlmm, data_dir)
-        missing = _Missing(tp, rlmm, data_dir)
+    with call.rlm_client() as manager:
+        tp = find_readable_partition(manager, topic_partition, call)
+        missing = _Missing(tp, call)
         if last is not None:
             offset = _before_end(manager, tp, last, isolation)
         elif offset is None:
@@ -194,7 +186,7 @@ def fetch(
                         )
                     if formatted is not None:
                         write_bytes(formatted(tp, record))
-                    elif output is Format.JSON:
+                    elif call.is_json:
                         print_json(printed(record))
                     else:
                         print_line(_as_columns(record, show_transactions))
@@ -207,8 +199,8 @@ def fetch(
 class _Missing:
     """Name missing offsets that are recorded as lost, a line on standard error for each range."""
 
-    def __init__(self, tp: TopicIdPartition, rlmm: str | None, data_dir: Path | None) -> None:
-        self._tp, self._rlmm, self._data_dir = tp, rlmm, data_dir
+    def __init__(self, tp: TopicIdPartition, call: Call) -> None:
+        self._tp, self._call = tp, call
         self._gaps: Sequence[OffsetGap] | None = None
         self.is_lost = False
 
@@ -216,7 +208,7 @@ class _Missing:
         tp, reason = self._tp, "lost before they were copied"
         try:
             if self._gaps is None or (self._gaps and last > self._gaps[-1].end_offset):
-                with connected_rlmm(self._rlmm, self._data_dir) as metadata:
+                with self._call.rlmm_client() as metadata:
                     self._gaps = metadata.partition_state(tp).value.gaps
             if not any(g.start_offset <= last and first <= g.end_offset for g in self._gaps):
                 return  # They were compacted.

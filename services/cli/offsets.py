@@ -18,16 +18,13 @@ from services.api.offset_queries import (
 )
 from services.api.remote_log_manager import FetchError, IsolationLevel
 from services.cli.connections import (
-    DataDir,
-    JsonOrTable,
-    Rlm,
-    Rlmm,
+    Call,
     TopicPartition,
     command_group,
-    connected_rlm,
     find_readable_partition,
+    with_services,
 )
-from services.cli.output import EXIT_FAILED, CommandError, Format, print_json, print_table
+from services.cli.output import EXIT_FAILED, CommandError, print_json, print_table
 from services.views.texts import time_text
 
 app = command_group()
@@ -53,7 +50,9 @@ TIME_HELP = "Like 2026-01-31T12:00:00Z, without Z in UTC too, or milliseconds si
 
 
 @app.command()
+@with_services("rlmm", "rlm")
 def offsets(
+    call: Call,
     topic_partition: TopicPartition,
     time: Annotated[
         list[str] | None,
@@ -63,10 +62,6 @@ def offsets(
         ),
     ] = None,
     isolation: IsolationOption = Isolation.READ_UNCOMMITTED,
-    rlm: Rlm = None,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Show where a partition's log starts and ends, and find times.
 
@@ -82,11 +77,11 @@ def offsets(
     """
     asked = [(special.name.lower(), int(special)) for special in SpecialTime]
     asked += [(text, time_ms(text)) for text in time or ()]
-    with connected_rlm(rlm, data_dir) as manager:
-        tp = find_readable_partition(manager, topic_partition, rlmm, data_dir)
+    with call.rlm_client() as manager:
+        tp = find_readable_partition(manager, topic_partition, call)
         found = find_offsets(manager, tp, [each for _, each in asked], isolation)
     named = [(name, answer) for (name, _), answer in zip(asked, found, strict=True)]
-    if output is Format.JSON:
+    if call.is_json:
         for name, answer in named:
             print_json(
                 {

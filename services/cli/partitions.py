@@ -23,18 +23,8 @@ from services.api.remote_log_metadata_manager import (
     all_segments,
 )
 from services.api.retention import earlier_history
-from services.cli.connections import (
-    DataDir,
-    JsonOrTable,
-    Rlm,
-    Rlmm,
-    Rsm,
-    Topic,
-    connected_rlm,
-    connected_rlmm,
-    connected_rsm,
-)
-from services.cli.output import EXIT_FAILED, CommandError, Format, print_json, print_table, say
+from services.cli.connections import Call, Topic, with_services
+from services.cli.output import EXIT_FAILED, CommandError, print_json, print_table, say
 from services.cli.topics import find_topic
 from services.common.retry import replan
 from services.views.texts import size_text, time_text
@@ -48,20 +38,16 @@ NOT_MARKED = "not marked for deletion"
 
 
 @app.callback()
-def partitions(
-    context: typer.Context,
-    rlm: Rlm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
-) -> None:
+@with_services("rlm")
+def partitions(call: Call, context: typer.Context) -> None:
     """Show what an RLM ships and serves; repair a partition."""
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return
-    with connected_rlm(rlm, data_dir) as manager:
+    with call.rlm_client() as manager:
         descriptions = list(all_descriptions(manager))
         log_dir_problems = manager.describe_partitions(page_size=1).log_dir_problems
-    if output is Format.JSON:
+    if call.is_json:
         for description in descriptions:
             print_json(as_json(description))
     else:
@@ -101,13 +87,12 @@ _Reason = Annotated[
 
 
 @app.command()
+@with_services("rlmm")
 def undelete(
+    call: Call,
     topic: Topic,
     partition: _Number,
     reason: _Reason,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Take back a partition's mark for deletion.
 
@@ -120,7 +105,7 @@ def undelete(
          segments are already being deleted; nothing was changed
       3  RLMM could not be reached
     """
-    with connected_rlmm(rlmm, data_dir) as manager, _known_all_along(topic, partition):
+    with call.rlmm_client() as manager, _known_all_along(topic, partition):
         found = _find_partition(manager, topic, partition)
         tp = found.topic_id_partition
 
@@ -137,11 +122,13 @@ def undelete(
         except InvalidStateTransitionError as e:
             raise CommandError(f"{tp.topic}-{partition} cannot be restored: {e}") from e
     done = f"was {shown.text}; the mark is removed"
-    _report(tp, outcome, done if outcome.applied else f"was {NOT_MARKED}", output)
+    _report(tp, outcome, done if outcome.applied else f"was {NOT_MARKED}", call)
 
 
 @app.command()
+@with_services("rlmm")
 def reset_epoch(
+    call: Call,
     topic: Topic,
     partition: _Number,
     epoch: Annotated[
@@ -150,9 +137,6 @@ def reset_epoch(
     ],
     reason: _Reason,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Reset a partition's highest broker leader epoch.
 
@@ -168,7 +152,7 @@ def reset_epoch(
       3  RLMM could not be reached
     """
     leader_epoch = None if epoch == NO_LEADER_EPOCH else epoch
-    with connected_rlmm(rlmm, data_dir) as manager, _known_all_along(topic, partition):
+    with call.rlmm_client() as manager, _known_all_along(topic, partition):
         tp = _find_partition(manager, topic, partition).topic_id_partition
 
         def highest() -> Shown:
@@ -185,19 +169,18 @@ def reset_epoch(
             _confirm(tp, leader_epoch, change)
         outcome = _change_what_is_shown(tp, shown, highest, reset)
     now = change if outcome.applied else f"{shown.text}, as before"
-    _report(tp, outcome, f"highest broker leader epoch: {now}", output)
+    _report(tp, outcome, f"highest broker leader epoch: {now}", call)
 
 
 @app.command()
+@with_services("rlmm")
 def release_export(
+    call: Call,
     topic: Topic,
     partition: _Number,
     name: Annotated[
         str, typer.Argument(metavar="EXPORT", help="Its name, as `sediment explain` shows it.")
     ],
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """End the lease of an export: retention may pass its position.
 
@@ -209,24 +192,23 @@ def release_export(
       2  the partition is unknown
       3  RLMM could not be reached
     """
-    with connected_rlmm(rlmm, data_dir) as manager, _known_all_along(topic, partition):
+    with call.rlmm_client() as manager, _known_all_along(topic, partition):
         tp = _find_partition(manager, topic, partition).topic_id_partition
         state = manager.partition_state(tp)
         kept = next((e for e in state.value.export_positions if e.name == name), None)
         manager.set_export_position(tp, name, 0, 0)
     was = f"the lease has ended: {kept}" if kept else f"export {name} keeps nothing, as before"
-    _report(tp, MutationOutcome(kept is not None, state.revision), was, output)
+    _report(tp, MutationOutcome(kept is not None, state.revision), was, call)
 
 
 @app.command()
+@with_services("rsm", "rlmm", has_output=False)
 def drop_history(
+    call: Call,
     topic: Topic,
     partition: _Number,
     reason: _Reason,
     yes: Annotated[bool, typer.Option("--yes", help="Delete; without it, only show.")] = False,
-    rsm: Rsm = None,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Delete what the tier has of a log before it began again.
 
@@ -239,7 +221,7 @@ def drop_history(
       2  the partition is unknown
       3  RSM or RLMM could not be reached, or the deletion was refused
     """
-    with connected_rlmm(rlmm, data_dir) as manager, _known_all_along(topic, partition):
+    with call.rlmm_client() as manager, _known_all_along(topic, partition):
         tp = _find_partition(manager, topic, partition).topic_id_partition
         deletions = list(
             earlier_history(all_segments(manager, tp), manager.partition_state(tp).value)
@@ -254,7 +236,7 @@ def drop_history(
         deletions = [replace(d, detail=f"{reason}: {d.detail}"[:256]) for d in deletions]
         now_ms = time.time_ns() // 1_000_000
         outcomes = begin_deletion(manager, tp, deletions, None, None, deleter, now_ms)
-        with connected_rsm(rsm, data_dir) as store:
+        with call.rsm_clients() as (store, _):
             marked = [each.segment for each in outcomes if each.error is None]
             outcomes += finish_deletion(manager, store, marked, deleter, now_ms)
     failed = [each.error for each in outcomes if each.error is not None]
@@ -392,8 +374,8 @@ def _find_partition(
     )
 
 
-def _report(tp: TopicIdPartition, outcome: MutationOutcome, text: str, output: Format) -> None:
-    if output is Format.JSON:
+def _report(tp: TopicIdPartition, outcome: MutationOutcome, text: str, call: Call) -> None:
+    if call.is_json:
         print_json(
             {
                 "topic_id": uuid_to_text(tp.topic_id),

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from services.api.roles import Entry, Topics, table
-from services.cli.connections import JsonOrTable, command_group
-from services.cli.output import CommandError, Format, print_json, print_table, say
+from services.cli.connections import Call, command_group, with_services
+from services.cli.output import CommandError, print_json, print_table, say
 from services.common.reloaded_file import FileError
 from services.rpc.server.policy import Policy, load_policy
 
@@ -21,7 +21,9 @@ def _policy() -> None:
 
 
 @app.command("check")
+@with_services()
 def check(
+    call: Call,
     file: Annotated[Path, typer.Argument(help="The policy file, TOML.", metavar="FILE")],
     identity: Annotated[
         str,
@@ -32,7 +34,6 @@ def check(
             metavar="IDENTITY",
         ),
     ] = "",
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Check a policy file as a service does, and show its grants.
 
@@ -43,13 +44,13 @@ def check(
     except FileError as e:
         raise CommandError(str(e)) from e
     if identity:
-        _show_calls(policy, identity, output)
+        _show_calls(policy, identity, call)
     else:
-        _show_grants(policy, output)
+        _show_grants(policy, call)
 
 
-def _show_grants(policy: Policy, output: Format) -> None:
-    if output is Format.JSON:
+def _show_grants(policy: Policy, call: Call) -> None:
+    if call.is_json:
         for grant in policy.grants:
             print_json(
                 {
@@ -70,18 +71,18 @@ def _show_grants(policy: Policy, output: Format) -> None:
     print_table("Grants", ("grant", "identities", "roles", "topics"), rows)
 
 
-def _show_calls(policy: Policy, identity: str, output: Format) -> None:
+def _show_calls(policy: Policy, identity: str, call: Call) -> None:
     calls = [(entry, _topics_of(policy, identity, entry)) for entry in table()]
     if not policy.grants_of(identity):
         say(f"the policy grants nothing to {identity}")
-    if output is Format.JSON:
+    if call.is_json:
         for entry, topics in calls:
-            call: dict[str, object] = {"service": entry.service, "rpc": entry.rpc}
+            shown: dict[str, object] = {"service": entry.service, "rpc": entry.rpc}
             if entry.value:
-                call["only"] = entry.value
-            print_json({**call, "allowed": topics is not None, "topics": topics or []})
+                shown["only"] = entry.value
+            print_json({**shown, "allowed": topics is not None, "topics": topics or []})
         return
-    for service, of_service in groupby(calls, lambda call: call[0].service):
+    for service, of_service in groupby(calls, lambda each: each[0].service):
         rows = [
             (entry.rpc, entry.value, "denied" if topics is None else ", ".join(topics) or "-")
             for entry, topics in of_service

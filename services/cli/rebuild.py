@@ -9,15 +9,8 @@ import typer
 
 from services.api.calls import MutationContext
 from services.api.ids import uuid_to_text
-from services.cli.connections import (
-    DataDir,
-    JsonOrTable,
-    Locations,
-    Rlmm,
-    Rsm,
-    connected_tier,
-)
-from services.cli.output import EXIT_PARTIAL, Format, print_json, print_table, say
+from services.cli.connections import Call, Locations, with_services
+from services.cli.output import EXIT_PARTIAL, print_json, print_table, say
 from services.views.texts import time_text
 from services.workflows.deployment_state import (
     Head,
@@ -35,16 +28,14 @@ _SHOWN = 100
 """Differences in the table; JSON has all that the run keeps."""
 
 
+@with_services("rsm", "rlmm")
 def rebuild(
+    call: Call,
     apply: Annotated[
         bool,
         typer.Option("--apply", help="Freeze all deletions and import what the metadata lacks."),
     ] = False,
     location: Locations = None,
-    rsm: Rsm = None,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Rebuild the metadata from the manifests in the bucket.
 
@@ -60,11 +51,11 @@ def rebuild(
       3  a service failed, or a role is missing; run the command again
     """
     plan = RebuildPlan(uuid4().hex, apply, tuple(location or [0]))
-    with connected_tier(rsm, rlmm, data_dir) as (store, objects, metadata):
+    with call.tier_clients() as (store, objects, metadata):
         kept = read_kept(objects)
         done = Rebuild(metadata, store, objects, plan, _progress()).run()
         back = kept.put_settings_back(metadata, apply=apply)
-    if output is Format.JSON:
+    if call.is_json:
         print_json(rebuild_document(plan, done, kept, back))
     else:
         _print(plan, done)
@@ -72,12 +63,10 @@ def rebuild(
     raise typer.Exit(EXIT_PARTIAL if done.needs_operator or back.refused else 0)
 
 
+@with_services("rsm", "rlmm")
 def confirm_rebuild(
+    call: Call,
     reason: Annotated[str, typer.Option(help="Why deletions may begin again; RLMM logs it.")],
-    rsm: Rsm = None,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Let deletions begin again after a rebuild.
 
@@ -92,7 +81,7 @@ def confirm_rebuild(
       3  a service failed, or a role is missing; run `sediment db rebuild --apply`
          and this command again
     """
-    with connected_tier(rsm, rlmm, data_dir) as (_, objects, metadata):
+    with call.tier_clients() as (_, objects, metadata):
         kept = read_kept(objects)
         head, back = kept.head, put_log_starts_back(metadata, kept.topics)
         is_complete = not back.refused
@@ -102,7 +91,7 @@ def confirm_rebuild(
                 put_marks_back(metadata, kept.topics, back)
             settle(objects, head)
         back.refused += kept.unread
-    if output is Format.JSON:
+    if call.is_json:
         freeze = None if ended is None else freeze_document(ended)
         counted = {"log_starts": back.log_starts, "marks": back.marks, "refused": back.refused}
         print_json({"ended": freeze, **counted})
@@ -113,7 +102,7 @@ def confirm_rebuild(
         say(f"deletions begin again; {ended.actor} had frozen them at {since}")
         if head is not None:
             say(f"{back.log_starts:,} log starts raised, {back.marks:,} partitions marked")
-    if output is not Format.JSON:
+    if not call.is_json:
         for text in back.refused:
             say(f"refused: {text}")
     raise typer.Exit(EXIT_PARTIAL if back.refused else 0)

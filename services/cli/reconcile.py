@@ -13,21 +13,11 @@ from services.api.errors import InvalidRequestError
 from services.api.ids import uuid_from_text, uuid_to_text
 from services.api.partitions import AnomalyKind, AnomalyQuery, SeenAnomaly
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_anomalies
-from services.cli.connections import (
-    DataDir,
-    JsonOrTable,
-    Locations,
-    Rlmm,
-    Rsm,
-    command_group,
-    connected_rlmm,
-    connected_tier,
-)
+from services.cli.connections import Call, Locations, command_group, with_services
 from services.cli.output import (
     EXIT_FAILED,
     EXIT_PARTIAL,
     CommandError,
-    Format,
     counter,
     print_json,
     print_table,
@@ -60,7 +50,9 @@ app = command_group()
 
 
 @app.command()
+@with_services("rlmm")
 def anomalies(
+    call: Call,
     kind: Annotated[
         list[str] | None,
         typer.Option(help="Only this kind, for example ORPHAN_OBJECTS; may be repeated."),
@@ -68,19 +60,16 @@ def anomalies(
     topic: Annotated[
         str, typer.Option(metavar="TOPIC", help="Only this topic: its name or its id.")
     ] = "",
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """List the problems that reconcile and scrub found.
 
     Oldest first. The topic of objects that RLMM does not know is shown by its id.
     """
     wanted = tuple(_kind(text) for text in kind or [])
-    with connected_rlmm(rlmm, data_dir) as manager:
+    with call.rlmm_client() as manager:
         topic_id = _topic_id(manager, topic) if topic else None
         found = all_anomalies(manager, AnomalyQuery(wanted, topic_id))
-        if output is Format.JSON:
+        if call.is_json:
             for seen in found:
                 print_json(anomaly_as_json(seen))
             return
@@ -126,7 +115,9 @@ def _anomaly_as_row(seen: SeenAnomaly, names: Mapping[UUID, str]) -> tuple[objec
 
 
 @app.command()
+@with_services("rsm", "rlmm")
 def reconcile(
+    call: Call,
     delete: Annotated[
         bool,
         typer.Option(
@@ -139,10 +130,6 @@ def reconcile(
         int, typer.Option(min=0, help="Ignore objects and uploads younger than this, ms.")
     ] = 86_400_000,
     location: Locations = None,
-    rsm: Rsm = None,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Compare the object store with the metadata.
 
@@ -160,13 +147,13 @@ def reconcile(
     now_ms = time.time_ns() // 1_000_000
     plan = ReconciliationPlan(uuid4().hex, now_ms, grace_ms, delete, location or [0])
     with (
-        connected_tier(rsm, rlmm, data_dir) as (store, objects, metadata),
+        call.tier_clients() as (store, objects, metadata),
         counter() as count,
     ):
         done = Reconciliation(
             metadata, store, objects, plan, lambda done: count("segments", done.segments)
         ).run()
-    if output is Format.JSON:
+    if call.is_json:
         print_json(reconcile_document(plan, done))
     else:
         print_table("Reconciled", ("what", "count"), _rows(done))
@@ -193,7 +180,9 @@ _MIB = 1024 * 1024
 
 
 @app.command()
+@with_services("rsm", "rlmm")
 def scrub(
+    call: Call,
     rate: Annotated[
         int,
         typer.Option(
@@ -215,10 +204,6 @@ def scrub(
         ),
     ] = None,
     location: Locations = None,
-    rsm: Rsm = None,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Read stored segments and verify their checksums.
 
@@ -236,13 +221,13 @@ def scrub(
     number, parts = parse_part(part)
     topics, locations = topic or [], tuple(location or [0])
     with (
-        connected_tier(rsm, rlmm, data_dir) as (store, objects, metadata),
+        call.tier_clients() as (store, objects, metadata),
         scrub_counter() as show,
     ):
         topic_ids = frozenset(find_topic(metadata, text).topic_id for text in topics)
         plan = ScrubPlan(uuid4().hex, number, parts, topic_ids or None, locations)
         done = Scrub(metadata, store, objects, plan, pace_of(rate), show).run()
-    if output is Format.JSON:
+    if call.is_json:
         print_json(scrub_document(plan, topics, rate, done))
     else:
         _print_scrub(done)

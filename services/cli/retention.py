@@ -14,15 +14,8 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, a
 from services.api.retention import NO_REPORT, Deletion, RetentionPlan
 from services.api.retention_explained import KafkasPart, kafkas_part
 from services.api.topic_config import StoredTopicConfig
-from services.cli.connections import (
-    DataDir,
-    JsonOrTable,
-    Rlmm,
-    command_group,
-    connected_rlmm,
-    find_partition,
-)
-from services.cli.output import CommandError, Format, print_json, print_table, say
+from services.cli.connections import Call, command_group, find_partition, with_services
+from services.cli.output import CommandError, print_json, print_table, say
 from services.views.explanation import disabled_text, kafkas_text
 from services.views.partition_facts import kafka_as_json, read_partition
 from services.views.texts import size_text
@@ -52,7 +45,9 @@ class _Evaluated:
 
 
 @app.command()
+@with_services("rlmm")
 def retention(
+    call: Call,
     topic_partitions: Annotated[
         list[str] | None,
         typer.Argument(
@@ -61,9 +56,6 @@ def retention(
             "Default: every partition.",
         ),
     ] = None,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Show what retention would delete now.
 
@@ -76,10 +68,10 @@ def retention(
       3  RLMM could not be reached, or a partition changes faster than it can be
          read
     """
-    with connected_rlmm(rlmm, data_dir) as manager:
+    with call.rlmm_client() as manager:
         names = [find_partition(manager, text) for text in topic_partitions or []]
         evaluated = _evaluate_these(manager, names) if names else _evaluate_all(manager)
-        if output is Format.JSON:
+        if call.is_json:
             for one in evaluated:
                 print_json(_as_json(one))
             return

@@ -9,15 +9,13 @@ from services.api.partitions import EventQuery, PartitionEvent
 from services.api.remote_log_metadata_manager import all_events, all_segments
 from services.api.segments import RemoteLogSegmentMetadata
 from services.cli.connections import (
-    DataDir,
-    JsonOrTable,
-    Rlmm,
+    Call,
     TopicPartition,
     command_group,
-    connected_rlmm,
     find_partition,
+    with_services,
 )
-from services.cli.output import Format, print_json, print_table
+from services.cli.output import print_json, print_table
 from services.views.explanation import change_text
 from services.views.partition_facts import event_as_json
 from services.views.texts import time_text
@@ -26,20 +24,16 @@ app = command_group()
 
 
 @app.command()
-def segments(
-    topic_partition: TopicPartition,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
-) -> None:
+@with_services("rlmm")
+def segments(call: Call, topic_partition: TopicPartition) -> None:
     """List a partition's segments in the tier.
 
     In every state: being copied, finished, being deleted.
     """
-    with connected_rlmm(rlmm, data_dir) as manager:
+    with call.rlmm_client() as manager:
         tp = find_partition(manager, topic_partition)
         found = all_segments(manager, tp)
-        if output is Format.JSON:
+        if call.is_json:
             for segment in found:
                 print_json(_segment_as_json(segment))
         else:
@@ -77,7 +71,9 @@ def _segment_as_row(segment: RemoteLogSegmentMetadata) -> tuple[object, ...]:
 
 
 @app.command()
+@with_services("rlmm")
 def events(
+    call: Call,
     topic_partition: TopicPartition,
     segment: Annotated[
         str, typer.Option(metavar="ID", help="Only the events of this segment.")
@@ -86,19 +82,16 @@ def events(
     after_revision: Annotated[
         int, typer.Option(min=0, help="Only events after this revision.")
     ] = 0,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Show who changed a partition, when and why.
 
     For a partition that was deleted, pass TOPIC_ID:orders-0.
     """
     segment_id = uuid_from_text(segment, "--segment") if segment else None
-    with connected_rlmm(rlmm, data_dir) as manager:
+    with call.rlmm_client() as manager:
         tp = find_partition(manager, topic_partition)
         found = all_events(manager, EventQuery(tp, after_revision, segment_id, plan))
-        if output is Format.JSON:
+        if call.is_json:
             for event in found:
                 print_json(event_as_json(event))
         else:

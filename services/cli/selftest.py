@@ -4,28 +4,16 @@ from dataclasses import asdict
 
 import typer
 
-from services.cli.connections import (
-    DataDir,
-    JsonOrTable,
-    Rlmm,
-    Rsm,
-    command_group,
-    connected_rlmm,
-    connected_rsm,
-)
-from services.cli.output import EXIT_PARTIAL, Format, print_json, print_table
+from services.cli.connections import Call, command_group, with_services
+from services.cli.output import EXIT_PARTIAL, print_json, print_table
 from services.workflows.selftest import TOPIC, Step, run_selftest
 
 app = command_group()
 
 
 @app.command()
-def selftest(
-    rsm: Rsm = None,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
-) -> None:
+@with_services("rsm", "rlmm")
+def selftest(call: Call) -> None:
     """Copy a small segment, look it up, read it back and delete it.
 
     Its topic is sediment-selftest, with an id of its own each time. Needs the
@@ -37,10 +25,10 @@ def selftest(
       1  a step failed; it is named
       3  a service could not be reached before the first step
     """
-    with connected_rlmm(rlmm, data_dir) as metadata, connected_rsm(rsm, data_dir) as store:
+    with call.rlmm_client() as metadata, call.rsm_clients() as (store, _):
         steps = run_selftest(metadata, store)
     has_failed = any(step.error is not None for step in steps)
-    if output is Format.JSON:
+    if call.is_json:
         print_json({"passed": not has_failed, "topic": TOPIC, "steps": [*map(asdict, steps)]})
     else:
         print_table("Self-test", ("step", "outcome", "time"), map(_row, steps))

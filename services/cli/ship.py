@@ -12,20 +12,11 @@ import typer
 
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.remote_log_manager import Problem, ProblemKind
-from services.cli.connections import (
-    DataDir,
-    JsonOrTable,
-    Rlmm,
-    Rsm,
-    command_group,
-    connected_rlmm,
-    connected_rsm,
-)
+from services.cli.connections import Call, command_group, with_services
 from services.cli.output import (
     EXIT_FAILED,
     EXIT_PARTIAL,
     CommandError,
-    Format,
     bytes_bar,
     print_json,
     print_table,
@@ -47,14 +38,13 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @app.command()
+@with_services("rsm", "rlmm")
 def ship(
+    call: Call,
     log_dirs: Annotated[
         list[Path],
         typer.Argument(metavar="LOG_DIR", help="Kafka log directories: the broker's log.dirs."),
     ],
-    rsm: Rsm = None,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
     retry_for_s: Annotated[
         float, typer.Option(min=0, help="How long to retry while a service is down, seconds.")
     ] = 60.0,
@@ -67,7 +57,6 @@ def ship(
             "the copy that was in progress.",
         ),
     ] = 30_000,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Copy every rolled segment that is not in the tier yet, once.
 
@@ -82,12 +71,12 @@ def ship(
       130, 143  interrupted; run the command again
     """
     cancelled = _cancelled_by_signals()
-    with connected_rsm(rsm, data_dir) as storage, connected_rlmm(rlmm, data_dir) as metadata:
+    with call.rsm_clients() as (storage, _), call.rlmm_client() as metadata:
         limits = CopyLimits(lease_ms=copy_lease_ms)
         settings = ShipSettings(retry_for_s=retry_for_s, limits=limits)
         with ShipBar() as bar:
             report = ship_once(log_dirs, storage, metadata, settings, bar, cancelled=cancelled)
-    if output is Format.JSON:
+    if call.is_json:
         print_json(_as_json(report))
     else:
         _print(report)

@@ -13,25 +13,17 @@ from services.api.ids import uuid_to_text
 from services.api.partitions import AnomalyKind, VerificationKind
 from services.api.remote_log_manager import CopyLag
 from services.cli.connections import (
-    DataDir,
-    JsonOrTable,
-    Rlm,
-    Rlmm,
-    Rsm,
+    Call,
     command_group,
     connected_rlm,
     connected_rlmm,
+    with_services,
 )
 from services.cli.endpoints import known_addresses, probed
-from services.cli.output import Format, print_json, print_table
+from services.cli.output import print_json, print_table
 from services.views.endpoints import Severity, is_ready
 from services.views.tier import Line, Status, lines_of, sweep_as_json
-from services.views.tier_facts import (
-    Bounds,
-    TierFacts,
-    lag_severity,
-    tier_facts,
-)
+from services.views.tier_facts import Bounds, TierFacts, lag_severity, tier_facts
 
 app = command_group()
 
@@ -40,18 +32,15 @@ _TEXT_WIDTH = 48
 
 
 @app.command()
+@with_services("rsm", "rlmm", "rlm")
 def status(
+    call: Call,
     stuck_after_ms: Annotated[
         int, typer.Option(min=0, help="A copy or deletion is stuck after this time, ms.")
     ] = _HOUR_MS,
     anomalies_ms: Annotated[
         int, typer.Option(min=0, help="Count anomalies that a run saw since this time, ms.")
     ] = 8 * 24 * _HOUR_MS,
-    rsm: Rsm = None,
-    rlmm: Rlmm = None,
-    rlm: Rlm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Show on one screen whether the tier is well.
 
@@ -62,26 +51,26 @@ def status(
       2  critical: a service is away or not ready, data is damaged, missing or
          about to be lost before it is copied; or the command line is wrong
     """
-    addresses = known_addresses({"rsm": rsm, "rlmm": rlmm, "rlm": rlm}, data_dir)
-    endpoints = probed(addresses, data_dir)
+    addresses = known_addresses(call, "rsm", "rlmm", "rlm")
+    endpoints = probed(addresses, call.data_dir)
     tier, lags, now_ms = None, list[CopyLag](), time.time_ns() // 1_000_000
     unread: list[Line] = []
     if is_ready(endpoints, "rlmm"):
-        with connected_rlmm(addresses["rlmm"], data_dir) as metadata:
+        with connected_rlmm(addresses["rlmm"], call.data_dir) as metadata:
             try:
                 tier = tier_facts(metadata, Bounds(stuck_after_ms, anomalies_ms))
             except RemoteStorageError as e:
                 unread.append(_unread("tier", e))
     for endpoint in endpoints:
         if endpoint.service == "rlm" and endpoint.address and endpoint.severity is Severity.OK:
-            with connected_rlm(endpoint.address, data_dir) as manager:
+            with connected_rlm(endpoint.address, call.data_dir) as manager:
                 try:
                     lags.append(manager.copy_lag())
                 except RemoteStorageError as e:
                     unread.append(_unread("copying", e))
     found = Status(endpoints, tier, lags, now_ms)
     lines = [*lines_of(found), *unread]
-    if output is Format.JSON:
+    if call.is_json:
         print_json(_as_json(found, lines))
     else:
         print_table("Status", ("what", "state", ""), _rows(lines))

@@ -3,8 +3,8 @@
 import typer
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.cli.connections import JsonOrTable, command_group
-from services.cli.output import EXIT_PARTIAL, CommandError, Format, print_json, print_table, say
+from services.cli.connections import Call, command_group, with_services
+from services.cli.output import EXIT_PARTIAL, CommandError, print_json, print_table, say
 from services.rsm.factory import build_locations, build_start_up
 from services.rsm.probe import WITHOUT, ProbeReport, RuleLevel
 from services.rsm.settings import RsmSettings
@@ -14,7 +14,8 @@ app = command_group("Check the object store behind RSM.")
 
 
 @app.command()
-def probe(output: JsonOrTable = Format.TABLE) -> None:
+@with_services()
+def probe(call: Call) -> None:
     """Test which features the store of RSM has, and what it does by itself.
 
     Reads RSM's settings from the environment (RSM_*). Writes a few test objects below the prefix
@@ -33,12 +34,12 @@ def probe(output: JsonOrTable = Format.TABLE) -> None:
     except RetriableRemoteStorageError:
         raise
     except RemoteStorageError as e:
-        if output is Format.JSON:
+        if call.is_json:
             print_json({"usable": False, "problem": str(e)})
         else:
             say(f"RSM would refuse this store: {e}")
         raise typer.Exit(EXIT_PARTIAL) from e
-    if output is Format.JSON:
+    if call.is_json:
         print_json(report.as_json())
     else:
         _print(report)

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import Field
 from inspect import Parameter, Signature, signature
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,16 +12,8 @@ from rich.status import Status
 from rich.text import Text
 
 from services.api.retention import REMOVAL_GRACE_MS
-from services.cli.connections import (
-    DataDir,
-    JsonOrTable,
-    Rlmm,
-    Rsm,
-    address_of,
-    command_group,
-    security_options,
-)
-from services.cli.output import CommandError, Format, print_table, say
+from services.cli.connections import Call, command_group, security_options, with_services
+from services.cli.output import CommandError, print_table, say
 from services.common.printable import printable
 from services.views.texts import size_text
 from spark_jobs import options
@@ -72,16 +63,14 @@ def _option(option: "Field[Any]") -> Any:
 
 
 @app.command()
+@with_services("rsm", "rlmm")
 @_with_options
 def retention(
-    rsm: Rsm = None,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
+    call: Call,
     copy_grace_ms: Annotated[
         int,
         typer.Option(min=0, help="Treat a copy as in progress this long after it began, ms."),
     ] = 3_600_000,
-    output: JsonOrTable = Format.TABLE,
     **given: Any,
 ) -> None:
     """Delete what retention no longer keeps.
@@ -97,20 +86,18 @@ def retention(
     """
     from spark_jobs.sweeps.retention_sweep import JOB, Config, run
 
-    config = Config(_options(rsm, rlmm, data_dir, given), copy_grace_ms)
-    raise typer.Exit(_run(JOB, config, run, output))
+    config = Config(_options(call, given), copy_grace_ms)
+    raise typer.Exit(_run(JOB, config, run, call))
 
 
 @app.command()
+@with_services("rsm", "rlmm")
 @_with_options
 def removal(
-    rsm: Rsm = None,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
+    call: Call,
     grace_ms: Annotated[
         int, typer.Option(min=0, help="Skip partitions that were marked less than this ago, ms.")
     ] = REMOVAL_GRACE_MS,
-    output: JsonOrTable = Format.TABLE,
     **given: Any,
 ) -> None:
     """Remove the partitions that are marked for deletion.
@@ -126,16 +113,14 @@ def removal(
     """
     from spark_jobs.sweeps.partition_removal_sweep import JOB, Config, run
 
-    config = Config(_options(rsm, rlmm, data_dir, given), grace_ms)
-    raise typer.Exit(_run(JOB, config, run, output))
+    config = Config(_options(call, given), grace_ms)
+    raise typer.Exit(_run(JOB, config, run, call))
 
 
-def _options(
-    rsm: str | None, rlmm: str | None, data_dir: Path | None, given: dict[str, Any]
-) -> options.SweepOptions:
+def _options(call: Call, given: dict[str, Any]) -> options.SweepOptions:
     _require_installed(given["engine"])
-    rsm, rlmm = rsm or address_of("rsm", data_dir), rlmm or address_of("rlmm", data_dir)
-    security = security_options([rsm, rlmm], data_dir)
+    rsm, rlmm = call.address("rsm"), call.address("rlmm")
+    security = security_options([rsm, rlmm], call.data_dir)
     return options.sweep_options({**given, "rsm": rsm, "rlmm": rlmm}, security)
 
 
@@ -154,18 +139,18 @@ def _run(
     job: str,
     config: "ConfigT",
     run_job: "Callable[[Engine, SweepRun, ConfigT], SweepReport]",
-    output: Format,
+    call: Call,
 ) -> int:
     from spark_jobs.launch import launch
     from spark_jobs.sweeps.sweep_error import SweepError
 
-    document = sys.stdout if output is Format.JSON else None
+    document = sys.stdout if call.is_json else None
     try:
         with _ProgressLine(job) as phase:
             report = launch(job, config, run_job, phase, document)
     except SweepError as e:
         raise CommandError(str(e), e.exit_code) from e
-    if output is Format.TABLE:
+    if not call.is_json:
         _print(report)
     return report.exit_code
 

@@ -13,18 +13,13 @@ import typer
 
 from services.api.partitions import NO_SEGMENTS
 from services.api.remote_log_manager import PartitionDescription, all_descriptions
-from services.api.remote_log_metadata_manager import (
-    MAX_PAGE_SIZE,
-    PartitionSummary,
-    all_partitions,
-)
+from services.api.remote_log_metadata_manager import MAX_PAGE_SIZE, PartitionSummary, all_partitions
 from services.cli.connections import (
-    DataDir,
-    Rlm,
-    Rlmm,
+    Call,
     command_group,
     connected_rlm,
     connected_rlmm,
+    with_services,
 )
 from services.cli.endpoints import known_addresses
 from services.cli.output import print_line
@@ -57,25 +52,24 @@ class TopicLine:
 
 
 @app.command()
+@with_services("rlmm", "rlm", has_output=False)
 def top(
+    call: Call,
     interval_s: Annotated[
         float, typer.Option(min=0.5, help="Time between two screens, seconds.")
     ] = 2.0,
     count: Annotated[int, typer.Option(min=0, help="Screens to show; 0: until Ctrl-C.")] = 0,
-    rlmm: Rlmm = None,
-    rlm: Rlm = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Show topics with tier, growth and what waits, live.
 
     Those of which most waits come first. The columns waits, waiting and held
     are those of the RLMs whose addresses are known.
     """
-    addresses = known_addresses({"rlmm": rlmm, "rlm": rlm}, data_dir)
+    addresses = known_addresses(call, "rlmm", "rlm")
     with ExitStack() as connections:
-        metadata = connections.enter_context(connected_rlmm(addresses["rlmm"], data_dir))
+        metadata = connections.enter_context(connected_rlmm(addresses["rlmm"], call.data_dir))
         logs = [
-            connections.enter_context(connected_rlm(address, data_dir))
+            connections.enter_context(connected_rlm(address, call.data_dir))
             for address in each_address(addresses["rlm"])
             if address
         ]

@@ -18,15 +18,8 @@ from services.api.remote_log_metadata_manager import (
     all_partitions,
 )
 from services.api.topic_config import StoredTopicConfig
-from services.cli.connections import (
-    DataDir,
-    JsonOrTable,
-    Rlmm,
-    Topic,
-    command_group,
-    connected_rlmm,
-)
-from services.cli.output import EXIT_FAILED, CommandError, Format, print_json, print_table, say
+from services.cli.connections import Call, Topic, command_group, with_services
+from services.cli.output import EXIT_FAILED, CommandError, print_json, print_table, say
 from services.common.retry import replan
 from services.workflows.deletion import UNKNOWN_BROKER
 
@@ -47,13 +40,12 @@ class KnownTopic:
 
 
 @app.command("list")
-def list_topics(
-    rlmm: Rlmm = None, data_dir: DataDir = None, output: JsonOrTable = Format.TABLE
-) -> None:
+@with_services("rlmm")
+def list_topics(call: Call) -> None:
     """List the topics in the tier with their settings."""
-    with connected_rlmm(rlmm, data_dir) as manager:
+    with call.rlmm_client() as manager:
         found = [(topic, manager.topic_config(topic.topic_id)) for topic in known_topics(manager)]
-    if output is Format.JSON:
+    if call.is_json:
         for topic, stored in found:
             print_json(_as_json(topic, stored))
         return
@@ -72,17 +64,18 @@ def list_topics(
 
 
 @app.command("show")
-def show_topic(
-    name: Topic, rlmm: Rlmm = None, data_dir: DataDir = None, output: JsonOrTable = Format.TABLE
-) -> None:
+@with_services("rlmm")
+def show_topic(call: Call, name: Topic) -> None:
     """Show the settings of a topic."""
-    with connected_rlmm(rlmm, data_dir) as manager:
+    with call.rlmm_client() as manager:
         topic = find_topic(manager, name)
-        _print(topic, manager.topic_config(topic.topic_id), output)
+        _print(topic, manager.topic_config(topic.topic_id), call)
 
 
 @app.command("set")
+@with_services("rlmm")
 def set_topic(
+    call: Call,
     name: Topic,
     settings: Annotated[
         list[str] | None,
@@ -91,9 +84,6 @@ def set_topic(
     unset: Annotated[
         list[str] | None, typer.Option(metavar="KEY", help="Remove a setting; may be repeated.")
     ] = None,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Set or unset settings of a topic; keep its others.
 
@@ -110,21 +100,20 @@ def set_topic(
         raise CommandError(f"{both[0]} is both set and unset; pass one of the two")
     if not changes and not removed:
         raise CommandError("nothing to change: pass KEY=VALUE or --unset KEY")
-    with connected_rlmm(rlmm, data_dir) as manager:
+    with call.rlmm_client() as manager:
         topic = find_topic(manager, name)
         before, after = _put(manager, topic, changes, removed)
-        _print(topic, after, output)
+        _print(topic, after, call)
     if after.revision == before.revision:
         say(f"topic {topic.name} already has these settings; nothing was changed")
 
 
 @app.command("delete")
+@with_services("rlmm")
 def delete_topic(
+    call: Call,
     name: Topic,
     yes: Annotated[bool, typer.Option("--yes", help="Confirm the deletion.")] = False,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Mark all partitions of a topic for deletion.
 
@@ -132,7 +121,7 @@ def delete_topic(
     have been marked for RLM_DELETION_GRACE_MS (an hour); so does `sediment sweep removal --apply`.
     Until then `sediment partitions undelete` takes the mark back. Safe to repeat.
     """
-    with connected_rlmm(rlmm, data_dir) as manager:
+    with call.rlmm_client() as manager:
         topic = find_topic(manager, name)
         if not yes:
             raise CommandError(
@@ -141,7 +130,7 @@ def delete_topic(
                 "--yes to confirm"
             )
         marked = sum(_mark(manager, summary) for summary in topic.partitions)
-    if output is Format.JSON:
+    if call.is_json:
         print_json(
             {
                 "topic_id": uuid_to_text(topic.topic_id),
@@ -249,8 +238,8 @@ def _mark(manager: RemoteLogMetadataManager, summary: PartitionSummary) -> bool:
         return False  # removed since it was listed
 
 
-def _print(topic: KnownTopic, stored: StoredTopicConfig, output: Format) -> None:
-    if output is Format.JSON:
+def _print(topic: KnownTopic, stored: StoredTopicConfig, call: Call) -> None:
+    if call.is_json:
         print_json(_as_json(topic, stored))
         return
     title = f"{topic.name}, settings at revision {stored.revision}"

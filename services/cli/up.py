@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from services.cli.connections import DataDir, JsonOrTable, command_group
-from services.cli.output import Format, print_json, print_table, say
+from services.cli.connections import Call, command_group, with_services
+from services.cli.output import print_json, print_table, say
 from services.local.stack import EmbeddedStack
 from services.rlm.kafka_log.log_dir import find_partitions
 
@@ -19,12 +19,13 @@ WATCH_INTERVAL_S = 1.0
 
 
 @app.command()
+@with_services()
 def up(
+    call: Call,
     log_dir: Annotated[
         list[Path] | None,
         typer.Option(help="A Kafka log directory for RLM to ship and serve; may be repeated."),
     ] = None,
-    data_dir: DataDir = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Delete what earlier runs stored, then start.")
     ] = False,
@@ -44,7 +45,6 @@ def up(
             "rlm_consumers; with --tls they need a certificate.",
         ),
     ] = False,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Run PostgreSQL, an S3 server and the services on this machine.
 
@@ -64,7 +64,7 @@ def up(
         signal.signal(number, lambda *_: stopping.set())
     say("starting PostgreSQL, an S3 server and the three services ...")
     with EmbeddedStack(
-        data_dir, log_dirs=log_dirs, fresh=fresh, with_tls=tls, with_listener=listener
+        call.data_dir, log_dirs=log_dirs, fresh=fresh, with_tls=tls, with_listener=listener
     ) as stack:
         if not tls:
             say(
@@ -72,7 +72,7 @@ def up(
                 "`sediment up --tls` serves with certificates (docs/run/security.md)"
             )
         endpoints = asdict(stack.endpoints)
-        if output is Format.JSON:
+        if call.is_json:
             print_json(endpoints)
         else:
             pids = ", ".join(f"{name} {pid}" for name, pid in stack.endpoints.pids.items())

@@ -13,8 +13,8 @@ import typer
 from services.api.ids import uuid_to_text
 from services.api.partitions import NO_SEGMENTS, SegmentTotals
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.cli.connections import DataDir, JsonOrTable, Rlmm, command_group, connected_rlmm
-from services.cli.output import EXIT_FAILED, CommandError, Format, print_json, print_table
+from services.cli.connections import Call, command_group, with_services
+from services.cli.output import EXIT_FAILED, CommandError, print_json, print_table
 from services.cli.topics import KnownTopic, chosen_topics
 from services.views.texts import size_text
 from services.workflows.tier_usage import (
@@ -69,7 +69,9 @@ def _price(value: float | None) -> float | None:
 
 
 @app.command()
+@with_services("rlmm")
 def usage(
+    call: Call,
     topics: Annotated[
         list[str] | None,
         typer.Argument(
@@ -94,9 +96,6 @@ def usage(
     part_size_bytes: Annotated[
         int, typer.Option(min=1, help="RSM's RSM_PART_SIZE_BYTES, to count requests.")
     ] = DEFAULT_PART_BYTES,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Show what the tier holds and costs.
 
@@ -111,13 +110,13 @@ def usage(
     """
     if price_per_thousand_writes is not None and not ages:
         raise CommandError("--price-per-thousand-writes: requests are counted by --ages, add it")
-    with connected_rlmm(rlmm, data_dir) as manager:
+    with call.rlmm_client() as manager:
         rows = [_usage_of(manager, topic) for topic in chosen_topics(manager, topics or [])]
         if ages:
             _read_ages(manager, rows, topics or [], part_size_bytes)
     if by is By.OWNER:
         rows = _by_owner(rows)
-    if output is Format.JSON:
+    if call.is_json:
         for row in rows:
             described = _as_json(row, by, price_per_gib_month)
             print_json(described | (_ages_as_json(row, price_per_thousand_writes) if ages else {}))

@@ -10,8 +10,8 @@ import typer
 from services.api.ids import uuid_to_text
 from services.api.partitions import NO_SEGMENTS, SegmentTotals, Verification, VerificationKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_verifications
-from services.cli.connections import DataDir, JsonOrTable, Rlmm, command_group, connected_rlmm
-from services.cli.output import Format, print_json, print_table
+from services.cli.connections import Call, command_group, with_services
+from services.cli.output import print_json, print_table
 from services.cli.topics import KnownTopic, chosen_topics
 from services.views.texts import age_text, size_text
 
@@ -29,7 +29,9 @@ class Verified:
 
 
 @app.command()
+@with_services("rlmm")
 def verified(
+    call: Call,
     topics: Annotated[
         list[str] | None,
         typer.Argument(
@@ -38,9 +40,6 @@ def verified(
             "Default: all topics.",
         ),
     ] = None,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Show what was verified of each topic, and how long ago.
 
@@ -53,9 +52,9 @@ def verified(
       2  unknown topic; nothing was shown
       3  RLMM could not be reached
     """
-    with connected_rlmm(rlmm, data_dir) as manager:
+    with call.rlmm_client() as manager:
         rows = list(last_verifications(manager, chosen_topics(manager, topics or [])))
-    if output is Format.JSON:
+    if call.is_json:
         for row in rows:
             print_json(_as_json(row))
         return

@@ -23,17 +23,14 @@ from services.api.remote_storage_manager import (
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.cli.connections import (
-    DataDir,
-    JsonOrTable,
+    Call,
     Locations,
-    Rlmm,
-    Rsm,
     TopicPartition,
     command_group,
-    connected_tier,
     find_partition,
+    with_services,
 )
-from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, Format, print_json, print_table, say
+from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, print_json, print_table, say
 from services.cli.reconcile import pace_of, scrub_counter
 from services.views.texts import size_text
 from services.workflows.scrub import Scrub, Scrubbed, ScrubPlan
@@ -65,7 +62,9 @@ class Verified:
 
 
 @app.command()
+@with_services("rsm", "rlmm")
 def verify(
+    call: Call,
     partition: TopicPartition,
     rate: Annotated[
         int,
@@ -74,10 +73,6 @@ def verify(
         ),
     ] = 0,
     location: Locations = None,
-    rsm: Rsm = None,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Read a partition's segments and verify their checksums.
 
@@ -93,7 +88,7 @@ def verify(
          service failed; run the command again
     """
     with (
-        connected_tier(rsm, rlmm, data_dir) as (store, objects, metadata),
+        call.tier_clients() as (store, objects, metadata),
         scrub_counter() as show,
     ):
         tp = find_partition(metadata, partition)
@@ -104,7 +99,7 @@ def verify(
         )
         scrub = Scrub(metadata, store, objects, plan, pace_of(rate), show)
         found = _verify(tp, plan, scrub, metadata, store, objects)
-    if output is Format.JSON:
+    if call.is_json:
         print_json(_as_json(tp, found))
     else:
         _print(tp, found)

@@ -11,11 +11,7 @@ from services.api.errors import RemoteResourceNotFoundError, RemoteStorageError
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.partitions import NO_SEGMENTS, SegmentTotals
 from services.api.remote_log_manager import PartitionDescription, PartitionRole, all_descriptions
-from services.api.remote_log_metadata_manager import (
-    MAX_PAGE_SIZE,
-    PartitionSummary,
-    all_partitions,
-)
+from services.api.remote_log_metadata_manager import MAX_PAGE_SIZE, PartitionSummary, all_partitions
 from services.api.topic_config import StoredTopicConfig
 from services.console.access import Viewer
 from services.console.tier import Tier
