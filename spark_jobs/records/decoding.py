@@ -13,13 +13,8 @@ from services.api.ids import TopicIdPartition
 from services.records.batches import Batch
 from services.records.decode import RecordColumns, decode, decompressed
 from spark_jobs.records.options import RecordsOptions
-from spark_jobs.records.schema import (
-    HEADERS_ARROW,
-    LAST_MS,
-    RECORDS_ARROW,
-    TIMESTAMP_ARROW,
-    as_batch,
-)
+from spark_jobs.records.schema import HEADERS, RECORDS_ARROW, as_batch
+from spark_jobs.tables.columns import LAST_MS, TIMESTAMP
 
 Longs = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -145,9 +140,9 @@ class RecordsBuilder:
                 _repeated_text(self.tp.topic, count),
                 _array(pa.int32(), np.full(count, self.tp.partition, np.int32)),
                 _array(pa.int64(), offsets[kept]),
-                _array(TIMESTAMP_ARROW, micros[kept], fits[kept]),
+                _array(TIMESTAMP, micros[kept], fits[kept]),
                 _array(pa.int32(), of.is_append_time[kept].astype(np.int32)),
-                pa.nulls(count, HEADERS_ARROW),
+                pa.nulls(count, HEADERS),
                 _array(pa.int32(), of.leader_epoch[kept].astype(np.int32)),
             ],
             schema=RECORDS_ARROW,

@@ -2,64 +2,43 @@
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from services.api.ids import TopicIdPartition
 from services.records.decode import RecordColumns
 from spark_jobs.records.options import RecordsOptions
+from spark_jobs.spark_schemas import spark_schema
+from spark_jobs.tables.columns import INT, LAST_MS, LONG, STRING, TIMESTAMP
 
-_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-RECORDS_SCHEMA = StructType(
-    [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("timestampType", IntegerType()),
-        StructField("headers", ArrayType(_HEADER)),
-        StructField("leader_epoch", IntegerType()),
-    ]
-)
-_ARROW_HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-HEADERS_ARROW = pa.list_(pa.field("element", _ARROW_HEADER))
-TIMESTAMP_ARROW = pa.timestamp("us", tz="UTC")
+_HEADER = pa.struct({"key": STRING, "value": pa.binary()})
+HEADERS = pa.list_(pa.field("element", _HEADER))
 RECORDS_ARROW = pa.schema(
-    [
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("timestamp", TIMESTAMP_ARROW),
-        pa.field("timestampType", pa.int32()),
-        pa.field("headers", HEADERS_ARROW),
-        pa.field("leader_epoch", pa.int32()),
-    ]
+    {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "topic": STRING,
+        "partition": INT,
+        "offset": LONG,
+        "timestamp": TIMESTAMP,
+        "timestampType": INT,
+        "headers": HEADERS,
+        "leader_epoch": INT,
+    }
 )
-OFFSETS_SCHEMA = StructType(
-    [
-        StructField("topic", StringType()),
-        StructField("topic_id", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("from_offset", LongType()),
-        StructField("end_offset", LongType()),
-        StructField("log_start_offset", LongType()),
-        StructField("high_watermark", LongType()),
-        StructField("ends_because", StringType()),
-    ]
+RECORDS_SCHEMA = spark_schema(RECORDS_ARROW)
+OFFSETS_SCHEMA = spark_schema(
+    pa.schema(
+        {
+            "topic": STRING,
+            "topic_id": STRING,
+            "partition": INT,
+            "from_offset": LONG,
+            "end_offset": LONG,
+            "log_start_offset": LONG,
+            "high_watermark": LONG,
+            "ends_because": STRING,
+        }
+    )
 )
-LAST_MS = (2**63 - 1) // 1_000
 
 
 def as_batch(
@@ -80,9 +59,9 @@ def as_batch(
             pa.repeat(pa.scalar(tp.topic, pa.string()), count),
             pa.repeat(pa.scalar(tp.partition, pa.int32()), count),
             pa.array(columns.offsets, pa.int64()),
-            pc.multiply(held, 1_000).cast(TIMESTAMP_ARROW),
+            pc.multiply(held, 1_000).cast(TIMESTAMP),
             pa.array(columns.timestamp_types, pa.int32()),
-            pa.array(columns.headers, HEADERS_ARROW),
+            pa.array(columns.headers, HEADERS),
             pa.array(columns.leader_epochs, pa.int32()),
         ],
         schema=RECORDS_ARROW,

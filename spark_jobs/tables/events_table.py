@@ -9,7 +9,8 @@ from services.api.errors import InvalidRequestError, RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.partitions import EventQuery, PartitionEvent
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_events
-from spark_jobs.tables.columns import Columns, Kind, micros, text_or_none
+from spark_jobs.sweeps.plan import Row, batches_of
+from spark_jobs.tables.columns import INT, LONG, STRING, TIMESTAMP, micros, text_or_none
 from spark_jobs.tables.table import Table, Wanted, in_shards, known_partitions
 
 
@@ -17,27 +18,27 @@ class EventsTable(Table):
     """The audit trails of known partitions, and of removed ones that are named."""
 
     name = "events"
-    columns = Columns(
+    columns = pa.schema(
         {
-            "topic": Kind.STRING,
-            "topic_id": Kind.STRING,
-            "partition": Kind.INT,
-            "revision": Kind.LONG,
-            "at": Kind.TIMESTAMP,
-            "kind": Kind.STRING,
-            "from_state": Kind.STRING,
-            "to_state": Kind.STRING,
-            "segment_id": Kind.STRING,
-            "key": Kind.STRING,
-            "actor": Kind.STRING,
-            "broker_id": Kind.INT,
-            "broker_leader_epoch": Kind.INT,
-            "reason": Kind.STRING,
-            "rule_detail": Kind.STRING,
-            "plan_id": Kind.STRING,
-            "request_id": Kind.STRING,
-            "call_id": Kind.STRING,
-            "repeat_count": Kind.INT,
+            "topic": STRING,
+            "topic_id": STRING,
+            "partition": INT,
+            "revision": LONG,
+            "at": TIMESTAMP,
+            "kind": STRING,
+            "from_state": STRING,
+            "to_state": STRING,
+            "segment_id": STRING,
+            "key": STRING,
+            "actor": STRING,
+            "broker_id": INT,
+            "broker_leader_epoch": INT,
+            "reason": STRING,
+            "rule_detail": STRING,
+            "plan_id": STRING,
+            "request_id": STRING,
+            "call_id": STRING,
+            "repeat_count": INT,
         }
     )
     filters: ClassVar = ("topic", "topicId", "partition")
@@ -57,10 +58,10 @@ class EventsTable(Table):
         self, rlmm: RemoteLogMetadataManager, task: list[TopicIdPartition]
     ) -> Iterator[pa.RecordBatch]:
         for tp in task:
-            yield from self.columns.batches(_rows(rlmm, tp))
+            yield from batches_of(_rows(rlmm, tp), self.columns)
 
 
-def _rows(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> Iterator[dict[str, Any]]:
+def _rows(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> Iterator[Row]:
     try:
         for event in all_events(rlmm, EventQuery(tp)):
             yield _event_row(tp, event)
@@ -81,7 +82,7 @@ def _named_wholly(wanted: Wanted) -> Iterator[TopicIdPartition]:
                 continue  # an option may name what no partition can be
 
 
-def _event_row(tp: TopicIdPartition, event: PartitionEvent) -> dict[str, Any]:
+def _event_row(tp: TopicIdPartition, event: PartitionEvent) -> Row:
     segment_id = event.segment_id
     return {
         "topic": tp.topic,

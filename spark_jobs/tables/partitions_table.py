@@ -10,37 +10,41 @@ from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import uuid_to_text
 from services.api.partitions import PartitionState, RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import PartitionSummary, RemoteLogMetadataManager
-from spark_jobs.tables.columns import Columns, Kind, epoch_rows, micros
+from spark_jobs.sweeps.plan import Row, batches_of
+from spark_jobs.tables.columns import EPOCHS, INT, LONG, STRING, TIMESTAMP, epoch_rows, micros
 from spark_jobs.tables.table import Table, Wanted, in_shards, known_partitions
+
+_GAP = pa.struct({"start_offset": LONG, "end_offset": LONG, "kind": STRING})
+_GAPS = pa.list_(pa.field("element", _GAP))
 
 
 class PartitionsTable(Table):
     """Every partition that is known, with the latest report of its leader."""
 
     name = "partitions"
-    columns = Columns(
+    columns = pa.schema(
         {
-            "topic": Kind.STRING,
-            "topic_id": Kind.STRING,
-            "partition": Kind.INT,
-            "revision": Kind.LONG,
-            "delete_state": Kind.STRING,
-            "marked_at": Kind.TIMESTAMP,
-            "known_since": Kind.TIMESTAMP,
-            "cluster_id": Kind.STRING,
-            "log_start_offset": Kind.LONG,
-            "lineage": Kind.EPOCHS,
-            "gaps": Kind.GAPS,
-            "highest_broker_leader_epoch": Kind.INT,
-            "reported_at": Kind.TIMESTAMP,
-            "broker_id": Kind.INT,
-            "leader_epoch": Kind.INT,
-            "local_log_start_offset": Kind.LONG,
-            "log_end_offset": Kind.LONG,
-            "high_watermark": Kind.LONG,
-            "last_stable_offset": Kind.LONG,
-            "only_local_bytes": Kind.LONG,
-            "copied_through_offset": Kind.LONG,
+            "topic": STRING,
+            "topic_id": STRING,
+            "partition": INT,
+            "revision": LONG,
+            "delete_state": STRING,
+            "marked_at": TIMESTAMP,
+            "known_since": TIMESTAMP,
+            "cluster_id": STRING,
+            "log_start_offset": LONG,
+            "lineage": EPOCHS,
+            "gaps": _GAPS,
+            "highest_broker_leader_epoch": INT,
+            "reported_at": TIMESTAMP,
+            "broker_id": INT,
+            "leader_epoch": INT,
+            "local_log_start_offset": LONG,
+            "log_end_offset": LONG,
+            "high_watermark": LONG,
+            "last_stable_offset": LONG,
+            "only_local_bytes": LONG,
+            "copied_through_offset": LONG,
         }
     )
     filters: ClassVar = ("topic", "state")
@@ -52,10 +56,10 @@ class PartitionsTable(Table):
     def batches(
         self, rlmm: RemoteLogMetadataManager, task: list[PartitionSummary]
     ) -> Iterator[pa.RecordBatch]:
-        return self.columns.batches(_rows(rlmm, task))
+        return batches_of(_rows(rlmm, task), self.columns)
 
 
-def _rows(rlmm: RemoteLogMetadataManager, task: list[PartitionSummary]) -> Iterator[dict[str, Any]]:
+def _rows(rlmm: RemoteLogMetadataManager, task: list[PartitionSummary]) -> Iterator[Row]:
     for summary in task:
         try:
             read = rlmm.partition_state(summary.topic_id_partition)
@@ -64,10 +68,10 @@ def _rows(rlmm: RemoteLogMetadataManager, task: list[PartitionSummary]) -> Itera
         yield _row(replace(summary, revision=read.revision), read.value)
 
 
-def _row(summary: PartitionSummary, state: PartitionState) -> dict[str, Any]:
+def _row(summary: PartitionSummary, state: PartitionState) -> Row:
     tp, report = summary.topic_id_partition, state.report
     deleting = summary.delete_state
-    row: dict[str, Any] = {
+    row: Row = {
         "topic": tp.topic,
         "topic_id": uuid_to_text(tp.topic_id),
         "partition": tp.partition,

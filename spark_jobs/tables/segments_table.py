@@ -8,7 +8,16 @@ import pyarrow as pa
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segment_batches import SegmentScan
 from services.api.segments import RemoteLogSegmentState
-from spark_jobs.tables.columns import ARROW_EPOCH, Columns, Kind, kafka_ids, micros_of
+from spark_jobs.tables.columns import (
+    EPOCH,
+    EPOCHS,
+    INT,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    kafka_ids,
+    micros_of,
+)
 from spark_jobs.tables.table import Table, Wanted
 
 _SAME = (
@@ -27,27 +36,27 @@ _SAME = (
 )
 """Columns that are as in a scan."""
 
-COLUMNS = Columns(
+COLUMNS = pa.schema(
     {
-        "topic": Kind.STRING,
-        "topic_id": Kind.STRING,
-        "partition": Kind.INT,
-        "segment_id": Kind.STRING,
-        "start_offset": Kind.LONG,
-        "end_offset": Kind.LONG,
-        "max_timestamp": Kind.TIMESTAMP,
-        "segment_size_in_bytes": Kind.INT,
-        "state": Kind.STRING,
-        "event_timestamp": Kind.TIMESTAMP,
-        "broker_id": Kind.INT,
-        "broker_leader_epoch": Kind.INT,
-        "segment_leader_epochs": Kind.EPOCHS,
-        "txn_idx_empty": Kind.BOOLEAN,
-        "custom_metadata": Kind.BINARY,
-        "plan_id": Kind.STRING,
-        "copy_leased": Kind.BOOLEAN,
-        "partition_revision": Kind.LONG,
-        "partition_delete_state": Kind.STRING,
+        "topic": STRING,
+        "topic_id": STRING,
+        "partition": INT,
+        "segment_id": STRING,
+        "start_offset": LONG,
+        "end_offset": LONG,
+        "max_timestamp": TIMESTAMP,
+        "segment_size_in_bytes": INT,
+        "state": STRING,
+        "event_timestamp": TIMESTAMP,
+        "broker_id": INT,
+        "broker_leader_epoch": INT,
+        "segment_leader_epochs": EPOCHS,
+        "txn_idx_empty": pa.bool_(),
+        "custom_metadata": pa.binary(),
+        "plan_id": STRING,
+        "copy_leased": pa.bool_(),
+        "partition_revision": LONG,
+        "partition_delete_state": STRING,
     }
 )
 
@@ -89,14 +98,11 @@ def as_rows(scanned: pa.RecordBatch) -> pa.RecordBatch:
     arrays["segment_leader_epochs"] = _epochs(scanned)
     arrays["partition_revision"] = scanned.column("revision")
     arrays["partition_delete_state"] = scanned.column("delete_state")
-    schema = COLUMNS.of_arrow
-    return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
+    return pa.RecordBatch.from_arrays([arrays[name] for name in COLUMNS.names], schema=COLUMNS)
 
 
 def _epochs(scanned: pa.RecordBatch) -> pa.Array:
     """Join the lists of epochs and of their start offsets to one list of pairs."""
     epochs, starts = scanned.column("leader_epochs"), scanned.column("epoch_start_offsets")
-    pairs = pa.StructArray.from_arrays(
-        [epochs.flatten(), starts.flatten()], fields=list(ARROW_EPOCH)
-    )
-    return pa.ListArray.from_arrays(epochs.offsets, pairs, type=Kind.EPOCHS.of_arrow)
+    pairs = pa.StructArray.from_arrays([epochs.flatten(), starts.flatten()], fields=list(EPOCH))
+    return pa.ListArray.from_arrays(epochs.offsets, pairs, type=EPOCHS)

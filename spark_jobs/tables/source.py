@@ -10,6 +10,7 @@ from services.api.errors import InvalidRequestError
 from services.api.segment_batches import MAX_SHARDS
 from spark_jobs.connections import Services
 from spark_jobs.source_options import CONNECTION, SourceOptions
+from spark_jobs.spark_schemas import spark_schema
 from spark_jobs.tables.events_table import EventsTable
 from spark_jobs.tables.partitions_table import PartitionsTable
 from spark_jobs.tables.segments_table import SegmentsTable
@@ -32,11 +33,11 @@ class SedimentTables(DataSource):
     def schema(self) -> StructType:
         options, table, _ = self._checked()
         options.check_connection()
-        return table.columns.of_spark
+        return spark_schema(table.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options, table, wanted = self._checked()
-        if schema.fieldNames() != table.columns.of_spark.fieldNames():
+        if schema.fieldNames() != table.columns.names:
             raise InvalidRequestError(f"the table {table.name} has its own columns; give no schema")
         services = options.services("rlmm")
         with services.connected_rlmm() as rlmm:

@@ -15,7 +15,6 @@ from services.api.remote_log_metadata_manager import (
     all_partitions,
 )
 from spark_jobs.source_options import SourceOptions, bad_option
-from spark_jobs.tables.columns import Columns
 
 FILTERS = ("topic", "topicId", "partition", "state")
 """The options that restrict what RLMM is asked for."""
@@ -52,7 +51,7 @@ class Table(ABC):
     """
 
     name: str
-    columns: Columns
+    columns: pa.Schema
     filters: ClassVar[Sequence[str]]
     states: ClassVar[Sequence[str]] = ()
 

@@ -19,6 +19,7 @@ from services.api.partitions import (
     OffsetGap,
 )
 from services.api.segments import RemoteLogSegmentMetadata
+from spark_jobs.spark_schemas import spark_schema
 from spark_jobs.sweeps.plan import SCAN_SCHEMA
 from spark_jobs.tables.segments_table import COLUMNS, as_rows
 from spark_jobs.tables.source import TABLES, SedimentTables
@@ -58,7 +59,7 @@ def moment(time_ms: int) -> datetime:
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_has_the_same_types_in_spark_and_in_arrow(name: str) -> None:
     columns = TABLES[name].columns
-    assert columns.of_arrow == to_arrow_schema(columns.of_spark, timezone="UTC")
+    assert columns == to_arrow_schema(spark_schema(columns), timezone="UTC")
 
 
 def test_a_segment_is_as_rlmm_lists_it(spark: SparkSession, tier: Tier) -> None:
@@ -113,7 +114,7 @@ def test_a_time_that_spark_cannot_hold_is_null() -> None:
     }
     nulls = {name: [None, None] for name in SCAN_SCHEMA.names}
     made = as_rows(pa.RecordBatch.from_pydict({**nulls, **given}, SCAN_SCHEMA))
-    assert made.schema == COLUMNS.of_arrow
+    assert made.schema == COLUMNS
     assert made.column("max_timestamp").to_pylist() == [
         None,
         datetime(1970, 1, 1, microsecond=1_000, tzinfo=UTC),

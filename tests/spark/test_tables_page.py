@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from services.api.partitions import OffsetGap
 from services.api.segments import RemoteLogSegmentState
 from services.local.data_directory import StackEndpoints, write_state
+from spark_jobs.spark_schemas import spark_schema
 from spark_jobs.tables.source import OPTIONS, TABLES
 from tests.harness.tier import BROKER, HOUR_MS, Tier, a_topic, now_ms, segment
 
@@ -26,8 +27,8 @@ QUERIES = re.findall(r"\*\*(\d+)\. ([^*]+)\*\*.*?```sql\n(.*?)```", PAGE, re.DOT
 def test_the_page_has_the_columns_of_a_table(name: str) -> None:
     section = PAGE.partition(f"\n### {name}\n")[2].partition("\n##")[0]
     written = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section, re.MULTILINE)
-    kinds = TABLES[name].columns.kinds
-    assert written == [(column, kind.value) for column, kind in kinds.items()]
+    fields = spark_schema(TABLES[name].columns).fields
+    assert written == [(each.name, each.dataType.simpleString()) for each in fields]
 
 
 def test_the_page_has_the_options() -> None:
