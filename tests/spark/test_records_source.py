@@ -34,7 +34,7 @@ from services.rpc.client.direct import DirectReader
 from services.rsm.settings import RsmSettings
 from spark_jobs.records.schema import RECORDS_ARROW, RECORDS_SCHEMA
 from spark_jobs.records.source import SedimentRecords
-from spark_jobs.records.stream import EPOCHS, FIRST, from_json, to_json
+from spark_jobs.records.stream import EPOCHS, FIRST, from_json
 from tests.harness.served import serving
 from tests.harness.synthetic_log import bomb
 from tests.harness.tier import BROKER, a_topic
@@ -538,12 +538,3 @@ def test_a_read_that_must_have_every_offset_fails_without_one(tier: ServedTier) 
         records(tier, **wanted, toOffset=2)
     with pytest.raises(InvalidRequestError, match="option requireAll: give fromOffset"):
         records(tier, topic=tp.topic, requireAll="true")
-
-
-def test_a_checkpoint_of_a_later_release_is_refused_by_name(tier: ServedTier) -> None:
-    [tp] = a_topic()
-    known = to_json({tp: 3}, {tp: 0})
-    assert from_json(known) == {tp: 3}
-    later = {**known, "producer states": {"0": 1}}
-    with pytest.raises(InvalidRequestError, match=r"has 'producer states'.*new checkpoint"):
-        stream(tier, tp).partitions(later, later)

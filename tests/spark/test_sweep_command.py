@@ -12,15 +12,13 @@ from threading import Event
 from typing import Any
 
 import pytest
-import typer
 
 from services.api.errors import InvalidRequestError
 from services.api.ids import uuid_to_text
 from services.cli.main import main
-from services.cli.sweep import app as sweep_commands
 from spark_jobs import launch
 from spark_jobs.options import EngineName, SweepOptions
-from spark_jobs.sweeps import partition_removal_sweep, retention_sweep
+from spark_jobs.sweeps import retention_sweep
 from spark_jobs.sweeps.report import SweepReport
 from spark_jobs.sweeps.sweep_error import SweepError
 from tests.harness.eventually import eventually
@@ -302,30 +300,6 @@ def test_a_failed_sweep_whose_report_cannot_be_written_says_both(
     kept = Path(said[-1].rpartition("the report is in ")[2])
     assert json.loads(kept.read_text())["outcome"] == "FAILED"
     kept.unlink()
-
-
-def cli_defaults(name: str) -> dict[str, Any]:
-    group = typer.main.get_command(sweep_commands)
-    found = group.commands[name]  # type: ignore[attr-defined]
-    return {p.opts[-1]: p.default for p in found.params if p.opts[-1] not in NOT_IN_SPARK_JOBS}
-
-
-@pytest.mark.parametrize(
-    ("name", "job"), [("retention", retention_sweep), ("removal", partition_removal_sweep)]
-)
-def test_the_command_and_the_job_take_the_same_options(name: str, job: Any) -> None:
-    parsed = job.parse_args(["--rsm", "a:1", "--rlmm", "b:2"])
-    of_job = {slot: getattr(parsed.options, slot) for slot in type(parsed.options).__slots__}
-    of_job |= {slot: getattr(parsed, slot) for slot in type(parsed).__slots__ if slot != "options"}
-    of_cli = {n.removeprefix("--").replace("-", "_"): v for n, v in cli_defaults(name).items()}
-    of_cli["topics"] = tuple(of_cli.pop("topic") or ())
-    of_cli["conf"] = tuple(of_cli["conf"] or ())
-    for addresses in ("rsm", "rlmm"):
-        assert of_cli.pop(addresses) is None
-        del of_job[addresses]
-    # Options of `sediment` itself, before the name of a command.
-    del of_job["security"]
-    assert of_cli == of_job
 
 
 @pytest.mark.parametrize(
