@@ -63,18 +63,7 @@ class SparkSettings:
 def spark_session(
     name: str, scratch: Path, log_path: Path, settings: SparkSettings | None = None
 ) -> Iterator[SparkSession]:
-    """Start a Spark session; see `java_and_spark`."""
-    with java_and_spark(name, scratch, log_path, settings) as (_, spark):
-        yield spark
-
-
-@contextmanager
-def java_and_spark(
-    name: str, scratch: Path, log_path: Path, settings: SparkSettings | None = None
-) -> Iterator[tuple[JavaGateway, SparkSession]]:
     """Start a Spark session, or use that of the spark-submit that runs this process.
-
-    Yields its JVM too.
 
     Args:
         scratch: directory for Spark's files on this machine; must outlive the session.
@@ -98,7 +87,7 @@ def java_and_spark(
     try:
         if is_submitted:
             ship_package(spark, scratch)
-        yield gateway, spark
+        yield spark
     finally:
         _stop_session(spark, gateway)
 

@@ -1,6 +1,7 @@
 """Judge segments in tasks, by the rules of `sediment reconcile`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, islice
 from typing import Any
@@ -95,25 +96,19 @@ def judge(
             yield from batches_of(map(_row_of_copy, copies.found()), VERDICTS_SCHEMA)
 
 
+@dataclass(frozen=True)
 class _Judging:
     """Compare segments of one partition at a time, with a row for each result."""
 
-    def __init__(
-        self,
-        rlmm: RemoteLogMetadataManager,
-        rsm: RemoteStorageManager,
-        objects: SegmentObjects,
-        plan: ReconciliationPlan,
-    ) -> None:
-        self._rlmm = rlmm
-        self._rsm = rsm
-        self._objects = objects
-        self._plan = plan
+    rlmm: RemoteLogMetadataManager
+    rsm: RemoteStorageManager
+    objects: SegmentObjects
+    plan: ReconciliationPlan
 
     @cached_property
     def _view(self) -> MetadataView:
         """Read the names of all partitions, only when something is unclear."""
-        return MetadataView(self._rlmm)
+        return MetadataView(self.rlmm)
 
     def rows_about(
         self, batch: Sequence[Row], metadata: Mapping[str, RemoteLogSegmentMetadata]
@@ -124,7 +119,7 @@ class _Judging:
         made: list[Row] = []
         settled: dict[UUID, Outcome] = {}
         for verdict in self._verdicts(partition, views, metadata):
-            findings = findings_of(verdict, self._plan)
+            findings = findings_of(verdict, self.plan)
             made += (_row_of(each, counts=each is findings[0]) for each in findings)
             if verdict.unread:
                 made.append({"what": UNREAD, "unread": verdict.unread})
@@ -164,10 +159,10 @@ class _Judging:
                     location_id = stored.objects[0].location.location_id
                     unclear.setdefault(location_id, []).append(stored)
         for listed in unclear.values():
-            yield from reconcile_verdicts(self._objects, self._view, partition, listed)
+            yield from reconcile_verdicts(self.objects, self._view, partition, listed)
 
     def _of_missing(self, metadata: RemoteLogSegmentMetadata) -> tuple[list[Row], Outcome]:
-        missing, unread = find_missing(self._view, self._rsm, metadata)
+        missing, unread = find_missing(self._view, self.rsm, metadata)
         if unread:
             return [{"what": UNREAD, "unread": unread}], Outcome.UNREAD
         if missing is not None:

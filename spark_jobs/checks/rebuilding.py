@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from uuid import UUID
@@ -64,38 +65,31 @@ def rebuild_partitions(
     yield from batches_of(_rows_of(done), REBUILT_SCHEMA)
 
 
+@dataclass(frozen=True)
 class _Comparing:
     """Compare one partition at a time."""
 
-    def __init__(
-        self,
-        rlmm: RemoteLogMetadataManager,
-        rsm: RemoteStorageManager,
-        objects: SegmentObjects,
-        plan: RebuildPlan,
-        readers: ThreadPoolExecutor,
-    ) -> None:
-        self._rlmm = rlmm
-        self._rsm = rsm
-        self._objects = objects
-        self._plan = plan
-        self._readers = readers
+    rlmm: RemoteLogMetadataManager
+    rsm: RemoteStorageManager
+    objects: SegmentObjects
+    plan: RebuildPlan
+    readers: ThreadPoolExecutor
 
     @cached_property
     def _view(self) -> MetadataView:
-        return MetadataView(self._rlmm)
+        return MetadataView(self.rlmm)
 
     def partition(self, rows: Sequence[Row]) -> Rebuilt:
         """Compare and import one partition from all its rows."""
-        rebuild = Rebuild(self._rlmm, self._rsm, self._objects, self._plan)
+        rebuild = Rebuild(self.rlmm, self.rsm, self.objects, self.plan)
         listed = [each for row in rows for each in views_of(row)]
         if not listed:
             return rebuild.check_missing(topic_id_partition_of(rows[0]))
         partition = UUID(rows[0]["topic_id"]), rows[0]["partition"]
         tp, earlier = self._view.named(partition), NO_CHANGES
-        if tp is not None and self._plan.apply:
-            earlier = earlier_changes(self._rlmm, tp, self._plan.run_id)
-        return rebuild.compare(self._view, partition, listed, self._readers, earlier)
+        if tp is not None and self.plan.apply:
+            earlier = earlier_changes(self.rlmm, tp, self.plan.run_id)
+        return rebuild.compare(self._view, partition, listed, self.readers, earlier)
 
 
 def _rows_of(done: Rebuilt) -> Iterator[Row]:

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from spark_jobs.launch import print_line, stopped_by_signals
 from spark_jobs.records.options import RecordsOptions, records_options
 from spark_jobs.records.source import NAME, SedimentRecords
 from spark_jobs.records.tier import TierReader, connected, read_reach, wanted_partitions
-from spark_jobs.spark_session import java_and_spark
+from spark_jobs.spark_session import spark_session
 from spark_jobs.sweeps.progress import still_said
 from spark_jobs.sweeps.scratch import scratch_directory
 from spark_jobs.sweeps.spark_engine import raised_in_task, spark_errors
@@ -73,13 +74,12 @@ def export(options: ExportOptions, say: Say) -> Report:
         with ExitStack() as opened:
             opened.enter_context(spark_errors(hint=_HINT))
             with still_said(say, "starting Spark"):
-                java, spark = opened.enter_context(
-                    java_and_spark("sediment export", scratch, log, options.spark)
-                )
+                session = spark_session("sediment export", scratch, log, options.spark)
+                spark = opened.enter_context(session)
             # Not before: Java is forked, which gRPC does not survive.
             tier = opened.enter_context(connected(services))
             spark.dataSource.register(SedimentRecords)
-            table = ExportTable(spark, java, options.table)
+            table = ExportTable(spark, options.table)
             table.create()
             leases = _leases(tier, options, partitions)
             run = _Run(spark, table, tier, leases, options, records, say)
@@ -96,30 +96,21 @@ def _leases(
 _OF_ONE_PARTITION = (CorruptSegmentError, InvalidRangeError, RemoteResourceNotFoundError)
 
 
+@dataclass(frozen=True)
 class _Run:
     """Export one partition after the other."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        table: ExportTable,
-        tier: TierReader,
-        leases: Leases,
-        options: ExportOptions,
-        records: RecordsOptions,
-        say: Say,
-    ) -> None:
-        self._spark = spark
-        self._table = table
-        self._tier = tier
-        self._leases = leases
-        self._options = options
-        self._records = records
-        self._say = say
+    spark: SparkSession
+    table: ExportTable
+    tier: TierReader
+    leases: Leases
+    options: ExportOptions
+    records: RecordsOptions
+    say: Say
 
     def partition(self, tp: TopicIdPartition) -> Report:
         """Export a partition; damage or a loss of offsets ends only this partition."""
-        position = self._table.position(application_id(tp))
+        position = self.table.position(application_id(tp))
         row: Report = {
             "topic": tp.topic,
             "topic_id": uuid_to_text(tp.topic_id),
@@ -138,31 +129,31 @@ class _Run:
             if row["error"] is None:
                 raise
         if row["error"] is not None:
-            self._say(f"{tp.topic}-{tp.partition}: {row['error']}")
+            self.say(f"{tp.topic}-{tp.partition}: {row['error']}")
         return row
 
     def _export(self, tp: TopicIdPartition, position: int | None, row: Report) -> None:
         """Commit range after range from the position on, and note each in the report's row."""
-        self._leases.turn(tp, position or 0)
+        self.leases.turn(tp, position or 0)
         is_exact = position is not None
-        found = read_reach(self._tier, tp, position, self._records.is_committed, is_exact=is_exact)
-        begin = begin_of(position, found.reach.first, skip_lost=self._options.skip_lost)
+        found = read_reach(self.tier, tp, position, self.records.is_committed, is_exact=is_exact)
+        begin = begin_of(position, found.reach.first, skip_lost=self.options.skip_lost)
         row["from_offset"] = begin
-        for first, end in ranges(begin, found.end, self._options.max_offsets):
+        for first, end in ranges(begin, found.end, self.options.max_offsets):
             scope = (
                 f"topic_id = '{row['topic_id']}' AND partition = {tp.partition} "
                 f"AND offset >= {first} AND offset < {end}"
             )
-            self._table.commit(self._rows(tp, first, end), application_id(tp), scope, end)
+            self.table.commit(self._rows(tp, first, end), application_id(tp), scope, end)
             failpoint("export.committed")
-            self._leases.committed(tp, end)
+            self.leases.committed(tp, end)
             row["next_offset"] = end
             row["commits"] += 1
-            self._say(f"{tp.topic}-{tp.partition}: offsets {first} to {end - 1} are in the table")
+            self.say(f"{tp.topic}-{tp.partition}: offsets {first} to {end - 1} are in the table")
 
     def _rows(self, tp: TopicIdPartition, first: int, end: int) -> DataFrame:
         topic_id = uuid_to_text(tp.topic_id)
-        reader = self._spark.read.format(NAME).options(**self._options.source)
+        reader = self.spark.read.format(NAME).options(**self.options.source)
         reader = reader.option("topic", tp.topic).option("topicId", topic_id)
         reader = reader.option("partition", tp.partition)
         reader = reader.option("fromOffset", first).option("toOffset", end - 1)

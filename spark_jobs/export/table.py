@@ -1,6 +1,7 @@
 """Keep exported records, and how far they reach, in one Delta table: both in the same commit."""
 
-from py4j.java_gateway import JavaGateway
+from typing import Any
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -17,9 +18,8 @@ class ExportTable:
     That number is the next offset of a partition.
     """
 
-    def __init__(self, spark: SparkSession, gateway: JavaGateway, path: str) -> None:
+    def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
-        self._gateway = gateway
         self._path = path
 
     def create(self) -> None:
@@ -29,7 +29,7 @@ class ExportTable:
 
     def position(self, application_id: str) -> int | None:
         """Return the next offset by the latest commit; None if there is none."""
-        jvm = self._gateway.jvm
+        jvm: Any = self._spark.sparkContext._jvm
         hadoop = jvm.org.apache.spark.SparkContext.getOrCreate().hadoopConfiguration()
         engine = jvm.io.delta.kernel.defaults.engine.DefaultEngine.create(hadoop)
         snapshot = jvm.io.delta.kernel.Table.forPath(engine, self._path).getLatestSnapshot(engine)

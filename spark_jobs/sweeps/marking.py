@@ -7,7 +7,7 @@ contain; never more than was planned.
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from functools import partial
 from uuid import UUID
 
 import pyarrow as pa
@@ -96,13 +96,9 @@ def mark_retention(
     Safe to run twice: a segment that is already marked counts as marked.
     """
     with services.connected_rlmm() as rlmm:
-        pace = Pace(segments_per_s)
-        planner = RetentionPlanner(rlmm, copy_grace_ms)
-        marks = (
-            mark_partition(rlmm, _paced(pace, plan), planner.plan_again, deleter)
-            for plan in plans_of(rows_in(batches))
-        )
-        yield from batches_of(chain.from_iterable(map(_rows, marks)), MARKED_SCHEMA)
+        again = RetentionPlanner(rlmm, copy_grace_ms).plan_again
+        mark = partial(mark_partition, rlmm, plan_again=again, deleter=deleter)
+        yield from _marked(batches, mark, segments_per_s)
 
 
 def mark_removals(
@@ -114,19 +110,24 @@ def mark_removals(
 ) -> Iterator[pa.RecordBatch]:
     """Mark removed partitions DELETE_PARTITION_STARTED, then their segments."""
     with services.connected_rlmm() as rlmm:
-        pace = Pace(segments_per_s)
-        planner = RemovalPlanner(rlmm, grace_ms)
-        marks = (
-            mark_removal(rlmm, _paced(pace, plan), planner.plan_again, deleter)
-            for plan in plans_of(rows_in(batches))
-        )
-        yield from batches_of(chain.from_iterable(map(_rows, marks)), MARKED_SCHEMA)
+        again = RemovalPlanner(rlmm, grace_ms).plan_again
+        mark = partial(mark_removal, rlmm, plan_again=again, deleter=deleter)
+        yield from _marked(batches, mark, segments_per_s)
 
 
-def _paced(pace: Pace, plan: PartitionPlan) -> PartitionPlan:
-    """Wait until the plan's segments may be marked."""
-    pace.wait_for(len(plan.deletions))
-    return plan
+def _marked(
+    batches: Iterable[pa.RecordBatch],
+    mark: Callable[[PartitionPlan], PartitionMarks],
+    segments_per_s: float | None,
+) -> Iterator[pa.RecordBatch]:
+    pace = Pace(segments_per_s)
+
+    def rows() -> Iterator[Row]:
+        for plan in plans_of(rows_in(batches)):
+            pace.wait_for(len(plan.deletions))
+            yield from _rows(mark(plan))
+
+    yield from batches_of(rows(), MARKED_SCHEMA)
 
 
 def mark_partition(

@@ -69,19 +69,11 @@ def run(engine: Engine, this: SweepRun, config: Config) -> SweepReport:
             inputs=removals.partitions,
             plan_tasks=removals.tasks,
             plan=partial(plan_removals, services=services, grace_ms=config.grace_ms),
-            mark=lambda pace: partial(
-                mark_removals,
-                services=services,
-                deleter=deleter,
-                grace_ms=config.grace_ms,
-                segments_per_s=pace,
+            mark=partial(
+                mark_removals, services=services, deleter=deleter, grace_ms=config.grace_ms
             ),
-            delete=lambda pace: partial(
-                delete_marked,
-                services=services,
-                deleter=deleter,
-                batch_size=options.batch_size,
-                segments_per_s=pace,
+            delete=partial(
+                delete_marked, services=services, deleter=deleter, batch_size=options.batch_size
             ),
             read_config=lambda topic_id: rlmm.topic_config(topic_id).config,
             why_stops=why_removal_stops,

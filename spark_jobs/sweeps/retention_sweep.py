@@ -65,19 +65,11 @@ def run(engine: Engine, this: SweepRun, config: Config) -> SweepReport:
             inputs=scope.scans,
             plan_tasks=scope.tasks,
             plan=partial(plan_scans, services=services, copy_grace_ms=grace_ms),
-            mark=lambda pace: partial(
-                mark_retention,
-                services=services,
-                deleter=deleter,
-                copy_grace_ms=grace_ms,
-                segments_per_s=pace,
+            mark=partial(
+                mark_retention, services=services, deleter=deleter, copy_grace_ms=grace_ms
             ),
-            delete=lambda pace: partial(
-                delete_marked,
-                services=services,
-                deleter=deleter,
-                batch_size=options.batch_size,
-                segments_per_s=pace,
+            delete=partial(
+                delete_marked, services=services, deleter=deleter, batch_size=options.batch_size
             ),
             read_config=lambda topic_id: rlmm.topic_config(topic_id).config,
             why_stops=why_retention_stops,

@@ -7,6 +7,7 @@ counts once.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -50,6 +51,9 @@ from spark_jobs.sweeps.sweep_error import SweepError
 from spark_jobs.sweeps.waves import HEAD_COLUMNS, Head, Key, Wave, head_of, skipped_head, waves_of
 
 Say = Callable[[str], None]
+PacedTask = Callable[..., Iterator[pa.RecordBatch]]
+"""A Task with the argument `segments_per_s`, of the task; None for no limit."""
+
 DOCUMENT_NAME = "report.json"
 _PLAN_COLUMNS = tuple(name for name in ROW_COLUMNS if name not in ("outcome", "error"))
 
@@ -61,9 +65,8 @@ class Stages:
     Attributes:
         inputs, plan_tasks: the rows of the first stage, and how many tasks share them.
         plan: the inputs to PLAN_SCHEMA.
-        mark: PLAN_SCHEMA, a partition's rows together and in order, to MARKED_SCHEMA; made for so
-            many segments a second in a task, or None.
-        delete: MARKED_SCHEMA, marked segments, to DELETED_SCHEMA; made as `mark`.
+        mark: PLAN_SCHEMA, a partition's rows together and in order, to MARKED_SCHEMA.
+        delete: MARKED_SCHEMA, marked segments, to DELETED_SCHEMA.
         finish: MARKED_SCHEMA, marked partitions, to FINISHED_SCHEMA; None for no such stage.
         skipped: partitions that are not planned at all, by key, and why.
         uncounted: the sizes of partitions of these topics whose segments the plan does not count.
@@ -74,8 +77,8 @@ class Stages:
     inputs: pa.Table
     plan_tasks: int
     plan: Task
-    mark: Callable[[float | None], Task]
-    delete: Callable[[float | None], Task]
+    mark: PacedTask
+    delete: PacedTask
     read_config: Callable[[UUID], TopicConfig]
     why_stops: WhySkipped
     finish: Task | None = None
@@ -198,7 +201,12 @@ def _execute_wave(
     pace = share_of(options.segments_per_s, engine, tasks)
     run.say("marking")
     marked = engine.by_partition(
-        f"marked-{number}", stages.mark(pace), plan, Selection(wave=wave), MARKED_SCHEMA, tasks
+        f"marked-{number}",
+        partial(stages.mark, segments_per_s=pace),
+        plan,
+        Selection(wave=wave),
+        MARKED_SCHEMA,
+        tasks,
     )
     rows = _read_all(engine, marked, ROW_COLUMNS)
     failpoint("sweep.marked")
@@ -206,7 +214,12 @@ def _execute_wave(
     run.say("deleting")
     segments = Selection(SEGMENT, MARKED)
     deleted = engine.evenly(
-        f"deleted-{number}", stages.delete(pace), marked, segments, DELETED_SCHEMA, tasks
+        f"deleted-{number}",
+        partial(stages.delete, segments_per_s=pace),
+        marked,
+        segments,
+        DELETED_SCHEMA,
+        tasks,
     )
     of_segments = {
         row["segment_id"]: _outcome(row)

@@ -56,31 +56,27 @@ class Counting(LocalEngine):
         return super().evenly(name, task, source, which, schema, tasks)
 
 
-def marked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    rows = ({**row, "outcome": MARKED} for row in rows_in(batches))
-    yield from batches_of(rows, MARKED_SCHEMA)
-
-
-def deleted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    rows = (
-        {"segment_id": row["segment_id"], "outcome": DELETED}
-        for row in rows_in(batches)
-        if row["kind"] == SEGMENT
-    )
-    yield from batches_of(rows, DELETED_SCHEMA)
-
-
 def swept(engine: Counting, directory: Path, segments_per_s: float | None) -> list[float | None]:
     """Sweep nine segments of three partitions; return the shares of its stages."""
     shares: list[float | None] = []
 
-    def mark(share: float | None) -> Task:
-        shares.append(share)
-        return marked
+    def mark(
+        batches: Iterable[pa.RecordBatch], segments_per_s: float | None
+    ) -> Iterator[pa.RecordBatch]:
+        shares.append(segments_per_s)
+        rows = ({**row, "outcome": MARKED} for row in rows_in(batches))
+        yield from batches_of(rows, MARKED_SCHEMA)
 
-    def delete(share: float | None) -> Task:
-        shares.append(share)
-        return deleted
+    def delete(
+        batches: Iterable[pa.RecordBatch], segments_per_s: float | None
+    ) -> Iterator[pa.RecordBatch]:
+        shares.append(segments_per_s)
+        rows = (
+            {"segment_id": row["segment_id"], "outcome": DELETED}
+            for row in rows_in(batches)
+            if row["kind"] == SEGMENT
+        )
+        yield from batches_of(rows, DELETED_SCHEMA)
 
     stages = Stages(
         inputs=sizes(4, 3, 2),
