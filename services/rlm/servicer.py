@@ -5,20 +5,21 @@ from collections.abc import Iterator
 import grpc
 
 from services.api.replicas import ReplicaService
+from services.rpc.converters.fields import items_from_proto
 from services.rpc.converters.log import (
     aux_state_query_from_proto,
     aux_state_to_proto,
     copy_lag_to_proto,
+    deletion_from_proto,
     delta_from_proto,
     describe_page_to_proto,
-    epoch_answers_to_proto,
-    epoch_queries_from_proto,
+    epoch_answer_to_proto,
+    epoch_query_from_proto,
     fetch_part_to_proto,
     fetch_request_from_proto,
-    found_offsets_to_proto,
+    found_offset_to_proto,
     offset_queries_from_proto,
-    raised_log_starts_to_proto,
-    records_to_delete_from_proto,
+    raised_to_proto,
     stops_from_proto,
 )
 from services.rpc.statuses import status_of_outcome
@@ -51,19 +52,21 @@ class RemoteLogManagerServicer(pb_grpc.RemoteLogManagerServicer):
         self, request: pb.ListOffsetsRequest, context: grpc.ServicerContext
     ) -> pb.ListOffsetsResponse:
         found = self._manager.list_offsets(offset_queries_from_proto(request))
-        return found_offsets_to_proto(found)
+        return pb.ListOffsetsResponse(answers=map(found_offset_to_proto, found))
 
     def OffsetForLeaderEpoch(
         self, request: pb.OffsetForLeaderEpochRequest, context: grpc.ServicerContext
     ) -> pb.OffsetForLeaderEpochResponse:
-        answers = self._manager.offsets_for_leader_epochs(epoch_queries_from_proto(request))
-        return epoch_answers_to_proto(answers)
+        queries = items_from_proto(request.queries, "queries", epoch_query_from_proto)
+        answers = self._manager.offsets_for_leader_epochs(queries)
+        return pb.OffsetForLeaderEpochResponse(answers=map(epoch_answer_to_proto, answers))
 
     def DeleteRecords(
         self, request: pb.DeleteRecordsRequest, context: grpc.ServicerContext
     ) -> pb.DeleteRecordsResponse:
-        raised = self._manager.delete_records(records_to_delete_from_proto(request))
-        return raised_log_starts_to_proto(raised)
+        wanted = items_from_proto(request.partitions, "partitions", deletion_from_proto)
+        raised = self._manager.delete_records(wanted)
+        return pb.DeleteRecordsResponse(answers=map(raised_to_proto, raised))
 
     def BuildRemoteLogAuxState(
         self, request: pb.BuildRemoteLogAuxStateRequest, context: grpc.ServicerContext

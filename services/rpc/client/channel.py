@@ -135,7 +135,6 @@ class ReloadingChannel:
         """
         self.security = security
         self._target = target
-        self._subscribed: Any = None
         try:
             self._tls = ReloadedTls(TlsFiles(security.certificate, security.key, security.ca))
         except TlsFileError as e:
@@ -158,15 +157,13 @@ class ReloadingChannel:
         return _Stream(self, lambda channel: channel.stream_stream(method, *arguments, **options))
 
     def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
-        """Subscribe to the connectivity of the newest channel; there is one subscriber."""
-        with self._lock:
-            self._subscribed = callback
-            self._current.channel.subscribe(callback, try_to_connect)
+        """Subscribe to the connectivity of the present channel; no newer one is followed."""
+        self._current.channel.subscribe(callback, try_to_connect)
 
     def unsubscribe(self, callback: Any) -> None:
         with self._lock:
-            self._subscribed = None
-            self._current.channel.unsubscribe(callback)
+            for generation in (self._current, *self._draining):
+                generation.channel.unsubscribe(callback)
 
     def close(self) -> None:
         """Close every channel, which cancels its calls."""
@@ -194,10 +191,6 @@ class ReloadingChannel:
         with self._lock:
             if material is not self._current.material:
                 opened = self._open(material)
-                if self._subscribed is not None:
-                    # First: without a thread for it, the next call tries again.
-                    opened.channel.subscribe(self._subscribed, try_to_connect=True)
-                    self._current.channel.unsubscribe(self._subscribed)
                 self._draining.append(self._current)
                 self._current = opened
             current = self._current

@@ -3,11 +3,11 @@
 import logging
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from urllib.parse import urlsplit
 
+from cachetools import TLRUCache
 from crc32c import crc32c
 from urllib3 import BaseHTTPResponse, PoolManager, Timeout
 from urllib3.exceptions import HTTPError
@@ -67,8 +67,10 @@ class DirectReader:
         self._clock = clock
         self._pool = PoolManager(timeout=_TIMEOUT, retries=False, maxsize=_CONNECTIONS)
         self._lock = threading.Lock()
-        self._opened: OrderedDict[RemoteLogSegmentId, tuple[OpenedLogSegment, float]] = (
-            OrderedDict()
+        self._opened: TLRUCache[RemoteLogSegmentId, OpenedLogSegment] = TLRUCache(
+            _MAX_OPENED,
+            lambda _, opened, now_s: now_s + opened.valid_for_ms / 1000 * _USED_SHARE,
+            timer=clock,
         )
         self._off_until_s = clock()
         self._is_failing = False
@@ -96,16 +98,13 @@ class DirectReader:
 
     def _open(self, metadata: RemoteLogSegmentMetadata, size_bytes: int) -> OpenedLogSegment | None:
         """Return a log's URL and digests; None if the log is to be streamed."""
-        name, began_s = metadata.remote_log_segment_id, self._clock()
+        name = metadata.remote_log_segment_id
         with self._lock:
-            if began_s < self._off_until_s:
+            if self._clock() < self._off_until_s:
                 return None
-            opened, valid_until_s = self._opened.get(name, (None, 0.0))
-            if opened is not None and began_s < valid_until_s:
-                self._opened.move_to_end(name)
-                return opened
-        if size_bytes < self._shortest_bytes:
-            return None
+            found = self._opened.get(name)
+        if found is not None or size_bytes < self._shortest_bytes:
+            return found
         try:
             opened = self._rsm.open_log_segment(metadata)
         except NotServedError as e:
@@ -115,9 +114,7 @@ class DirectReader:
         except (DirectReadRefusedError, ThrottledError):
             return None
         with self._lock:
-            self._opened[name] = opened, began_s + opened.valid_for_ms / 1000 * _USED_SHARE
-            if len(self._opened) > _MAX_OPENED:
-                self._opened.popitem(last=False)
+            self._opened[name] = opened
         return opened
 
     def _direct(self, opened: OpenedLogSegment, start: int, end: int) -> Iterator[bytes]:

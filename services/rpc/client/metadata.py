@@ -1,6 +1,7 @@
 """RemoteLogMetadataManager over gRPC."""
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 import grpc
@@ -59,59 +60,19 @@ from services.api.segments import (
 )
 from services.api.topic_config import RetentionOwner, StoredTopicConfig
 from services.api.watches import WatchedPartition, WatchUpdate
-from services.rpc.client.calls import UNARY_TIMEOUT_S, call_once, call_stream, call_with_stream
+from services.rpc.client.calls import (
+    UNARY_TIMEOUT_S,
+    Response,
+    Unary,
+    call_once,
+    call_stream,
+    call_with_stream,
+)
 from services.rpc.client.channel import peer_of
-from services.rpc.converters.partitions import (
-    anomaly_page_from_proto,
-    anomaly_query_to_proto,
-    anomaly_to_proto,
-    event_page_from_proto,
-    event_query_to_proto,
-    export_from_proto,
-    freeze_from_proto,
-    gap_to_proto,
-    leadership_to_proto,
-    object_deletion_to_proto,
-    partition_page_from_proto,
-    polled_log_to_proto,
-    report_outcome_from_proto,
-    report_to_proto,
-    state_from_proto,
-    topic_config_from_proto,
-    watch_update_from_proto,
-    watched_to_proto,
-)
-from services.rpc.converters.segments import (
-    addition_to_proto,
-    bin_query_to_proto,
-    bins_from_proto,
-    change_outcome_from_proto,
-    import_to_proto,
-    imported_from_proto,
-    lookup_outcome_from_proto,
-    lookup_to_proto,
-    scan_to_proto,
-    segment_batch_from_proto,
-    segment_page_from_proto,
-    segment_update_to_proto,
-    sweep_to_proto,
-    sweeps_from_proto,
-    verification_page_from_proto,
-    verification_to_proto,
-)
-from services.rpc.converters.shared import (
-    context_to_proto,
-    metadata_from_proto,
-    metadata_to_proto,
-    outcome_from_proto,
-    partition_delete_state,
-    partition_delete_to_proto,
-    retention_owner,
-    segment_id_to_proto,
-    segment_state,
-    topic_id_partition_to_proto,
-    update_to_proto,
-)
+from services.rpc.converters import partitions as of_partitions
+from services.rpc.converters import segments as of_segments
+from services.rpc.converters import shared
+from services.rpc.converters.shared import topic_id_partition_to_proto
 from services.rpc.statuses import outcome_of
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
@@ -134,6 +95,14 @@ class RemoteLogMetadataManagerClient:
         self._stub = pb_grpc.RemoteLogMetadataManagerStub(channel)
         self._peer = peer_of("rlmm", channel, peer)
 
+    def _call(
+        self, method: Unary[Response], request: object, timeout_s: float = UNARY_TIMEOUT_S
+    ) -> Response:
+        return call_once(method, request, self._peer, timeout_s)
+
+    def _change(self, method: Unary[Any], request: object) -> MutationOutcome:
+        return shared.outcome_from_proto(self._call(method, request).outcome)
+
     def add_remote_log_segment_metadata(
         self,
         metadata: RemoteLogSegmentMetadata,
@@ -142,52 +111,50 @@ class RemoteLogMetadataManagerClient:
         lease_ms: int | None = None,
     ) -> MutationOutcome:
         request = pb.AddRemoteLogSegmentMetadataRequest(
-            metadata=metadata_to_proto(metadata),
-            context=context_to_proto(context),
+            metadata=shared.metadata_to_proto(metadata),
+            context=shared.context_to_proto(context),
             lease_ms=lease_ms,
         )
-        reply = call_once(self._stub.AddRemoteLogSegmentMetadata, request, self._peer)
-        return outcome_from_proto(reply.outcome)
+        return self._change(self._stub.AddRemoteLogSegmentMetadata, request)
 
     def add_remote_log_segment_metadata_batch(
         self, additions: Sequence[SegmentAddition]
     ) -> list[AddOutcome]:
         request = pb.AddRemoteLogSegmentMetadataBatchRequest(
-            adds=[addition_to_proto(item) for item in additions]
+            adds=[of_segments.addition_to_proto(item) for item in additions]
         )
-        method = self._stub.AddRemoteLogSegmentMetadataBatch
-        reply = call_once(method, request, self._peer, BULK_TIMEOUT_S)
-        return [change_outcome_from_proto(outcome) for outcome in reply.outcomes]
+        reply = self._call(self._stub.AddRemoteLogSegmentMetadataBatch, request, BULK_TIMEOUT_S)
+        return [of_segments.change_outcome_from_proto(outcome) for outcome in reply.outcomes]
 
     def update_remote_log_segment_metadata(
         self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
         request = pb.UpdateRemoteLogSegmentMetadataRequest(
-            update=update_to_proto(update), context=context_to_proto(context)
+            update=shared.update_to_proto(update), context=shared.context_to_proto(context)
         )
-        reply = call_once(self._stub.UpdateRemoteLogSegmentMetadata, request, self._peer)
-        return outcome_from_proto(reply.outcome)
+        return self._change(self._stub.UpdateRemoteLogSegmentMetadata, request)
 
     def update_remote_log_segment_metadata_batch(
         self, updates: Sequence[SegmentUpdate]
     ) -> list[UpdateOutcome]:
         request = pb.UpdateRemoteLogSegmentMetadataBatchRequest(
-            updates=[segment_update_to_proto(item) for item in updates]
+            updates=[of_segments.segment_update_to_proto(item) for item in updates]
         )
-        method = self._stub.UpdateRemoteLogSegmentMetadataBatch
-        reply = call_once(method, request, self._peer, BULK_TIMEOUT_S)
-        return [change_outcome_from_proto(outcome) for outcome in reply.outcomes]
+        reply = self._call(self._stub.UpdateRemoteLogSegmentMetadataBatch, request, BULK_TIMEOUT_S)
+        return [of_segments.change_outcome_from_proto(outcome) for outcome in reply.outcomes]
 
     def renew_copy_leases(
         self, segment_ids: Sequence[RemoteLogSegmentId], lease_ms: int, broker_id: int
     ) -> list[RenewOutcome]:
         request = pb.RenewCopyLeasesRequest(
-            segments=map(segment_id_to_proto, segment_ids), lease_ms=lease_ms, broker_id=broker_id
+            segments=map(shared.segment_id_to_proto, segment_ids),
+            lease_ms=lease_ms,
+            broker_id=broker_id,
         )
         # A call that hangs must leave time for another before the leases end.
         timeout_s = max(lease_ms / 1000 / ATTEMPTS_PER_LEASE, SHORTEST_TIMEOUT_S)
         timeout_s = min(timeout_s, UNARY_TIMEOUT_S)
-        reply = call_once(self._stub.RenewCopyLeases, request, self._peer, timeout_s)
+        reply = self._call(self._stub.RenewCopyLeases, request, timeout_s)
         return [outcome_of(status) for status in reply.outcomes]
 
     def remote_log_segment_metadata(
@@ -198,19 +165,18 @@ class RemoteLogMetadataManagerClient:
             epoch_for_offset=epoch_for_offset,
             offset=offset,
         )
-        reply = call_once(self._stub.GetRemoteLogSegmentMetadata, request, self._peer)
-        found = metadata_from_proto(reply.metadata) if reply.HasField("metadata") else None
+        reply = self._call(self._stub.GetRemoteLogSegmentMetadata, request)
+        found = shared.metadata_from_proto(reply.metadata) if reply.HasField("metadata") else None
         return AtRevision(found, reply.revision)
 
     def remote_log_segment_metadata_batch(
         self, lookups: Sequence[SegmentLookup]
     ) -> list[LookupOutcome]:
         request = pb.GetRemoteLogSegmentMetadataBatchRequest(
-            lookups=[lookup_to_proto(lookup) for lookup in lookups]
+            lookups=[of_segments.lookup_to_proto(lookup) for lookup in lookups]
         )
-        method = self._stub.GetRemoteLogSegmentMetadataBatch
-        reply = call_once(method, request, self._peer, BULK_TIMEOUT_S)
-        return [lookup_outcome_from_proto(outcome) for outcome in reply.outcomes]
+        reply = self._call(self._stub.GetRemoteLogSegmentMetadataBatch, request, BULK_TIMEOUT_S)
+        return [of_segments.lookup_outcome_from_proto(outcome) for outcome in reply.outcomes]
 
     def remote_log_segment_metadata_by_id(
         self, topic_id_partition: TopicIdPartition, ids: Sequence[UUID]
@@ -219,8 +185,8 @@ class RemoteLogMetadataManagerClient:
             topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
             ids=[uuid_to_text(id) for id in ids],
         )
-        reply = call_once(self._stub.GetRemoteLogSegmentMetadataById, request, self._peer)
-        return AtRevision(tuple(map(metadata_from_proto, reply.segments)), reply.revision)
+        reply = self._call(self._stub.GetRemoteLogSegmentMetadataById, request)
+        return AtRevision(tuple(map(shared.metadata_from_proto, reply.segments)), reply.revision)
 
     def next_segment_with_txn_index(
         self, topic_id_partition: TopicIdPartition, epoch: int, offset: int
@@ -230,15 +196,15 @@ class RemoteLogMetadataManagerClient:
             epoch=epoch,
             offset=offset,
         )
-        reply = call_once(self._stub.GetNextSegmentWithTxnIndex, request, self._peer)
-        found = metadata_from_proto(reply.metadata) if reply.HasField("metadata") else None
+        reply = self._call(self._stub.GetNextSegmentWithTxnIndex, request)
+        found = shared.metadata_from_proto(reply.metadata) if reply.HasField("metadata") else None
         return AtRevision(found, reply.revision)
 
     def earliest_log_offset(self, topic_id_partition: TopicIdPartition) -> AtRevision[int | None]:
         request = pb.GetEarliestLogOffsetRequest(
             topic_id_partition=topic_id_partition_to_proto(topic_id_partition)
         )
-        reply = call_once(self._stub.GetEarliestLogOffset, request, self._peer)
+        reply = self._call(self._stub.GetEarliestLogOffset, request)
         found = reply.earliest_offset if reply.HasField("earliest_offset") else None
         return AtRevision(found, reply.revision)
 
@@ -249,7 +215,7 @@ class RemoteLogMetadataManagerClient:
             topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
             leader_epoch=leader_epoch,
         )
-        reply = call_once(self._stub.GetHighestOffsetForEpoch, request, self._peer)
+        reply = self._call(self._stub.GetHighestOffsetForEpoch, request)
         found = reply.highest_offset if reply.HasField("highest_offset") else None
         return AtRevision(found, reply.revision)
 
@@ -260,7 +226,7 @@ class RemoteLogMetadataManagerClient:
             topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
             leader_epoch=leader_epoch,
         )
-        reply = call_once(self._stub.GetRemoteLogSize, request, self._peer)
+        reply = self._call(self._stub.GetRemoteLogSize, request)
         return AtRevision(reply.size_bytes, reply.revision)
 
     def list_remote_log_segments(
@@ -278,31 +244,33 @@ class RemoteLogMetadataManagerClient:
         request = pb.ListRemoteLogSegmentsRequest(
             topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
             leader_epoch=leader_epoch,
-            states=[segment_state.to_proto(state) for state in states],
+            states=[shared.segment_state.to_proto(state) for state in states],
             min_offset=min_offset,
             if_revision_not=if_revision_not,
             page_size=page_size,
             page_token=page_token,
         )
         if deletes_for is not None:
-            request.deletes_for = retention_owner.to_proto(deletes_for)
-        reply = call_once(self._stub.ListRemoteLogSegments, request, self._peer)
-        return segment_page_from_proto(reply)
+            request.deletes_for = shared.retention_owner.to_proto(deletes_for)
+        reply = self._call(self._stub.ListRemoteLogSegments, request)
+        return of_segments.segment_page_from_proto(reply)
 
     def scan_remote_log_segments(self, scan: SegmentScan) -> Iterator[SegmentBatch]:
-        method, request = self._stub.ScanRemoteLogSegments, scan_to_proto(scan)
+        method, request = self._stub.ScanRemoteLogSegments, of_segments.scan_to_proto(scan)
         for response in call_stream(method, request, self._peer, BULK_TIMEOUT_S):
-            yield segment_batch_from_proto(response)
+            yield of_segments.segment_batch_from_proto(response)
 
     def bin_remote_log_segments(self, query: BinQuery) -> AtRevision[BinnedSegments]:
-        request = bin_query_to_proto(query)
-        return bins_from_proto(call_once(self._stub.BinRemoteLogSegments, request, self._peer))
+        request = of_segments.bin_query_to_proto(query)
+        return of_segments.bins_from_proto(self._call(self._stub.BinRemoteLogSegments, request))
 
     def import_remote_log_segments(self, imports: Iterable[SegmentImport]) -> ImportedSegments:
         """Import segments; only the wait for each outcome has a timeout, BULK_TIMEOUT_S."""
         method = self._stub.ImportRemoteLogSegments
-        messages = map(import_to_proto, imports)
-        return imported_from_proto(call_with_stream(method, messages, self._peer, BULK_TIMEOUT_S))
+        messages = map(of_segments.import_to_proto, imports)
+        return of_segments.imported_from_proto(
+            call_with_stream(method, messages, self._peer, BULK_TIMEOUT_S)
+        )
 
     def on_partition_leadership_changes(
         self,
@@ -312,30 +280,31 @@ class RemoteLogMetadataManagerClient:
         cluster_id: str | None = None,
     ) -> None:
         request = pb.OnPartitionLeadershipChangesRequest(
-            leaders=[leadership_to_proto(leadership) for leadership in leaders],
-            followers=[leadership_to_proto(leadership) for leadership in followers],
+            leaders=[of_partitions.leadership_to_proto(leadership) for leadership in leaders],
+            followers=[of_partitions.leadership_to_proto(leadership) for leadership in followers],
             broker_id=broker_id,
             cluster_id=cluster_id,
         )
-        call_once(self._stub.OnPartitionLeadershipChanges, request, self._peer)
+        self._call(self._stub.OnPartitionLeadershipChanges, request)
 
     def on_stop_partitions(self, partitions: Sequence[TopicIdPartition], broker_id: int) -> None:
         request = pb.OnStopPartitionsRequest(
             partitions=[topic_id_partition_to_proto(tp) for tp in partitions], broker_id=broker_id
         )
-        call_once(self._stub.OnStopPartitions, request, self._peer)
+        self._call(self._stub.OnStopPartitions, request)
 
     def report_partition_state(
         self, reports: Sequence[PartitionReport], polled_logs: Sequence[PolledLog] = ()
     ) -> list[ReportOutcome]:
         request = pb.ReportPartitionStateRequest(
-            reports=[report_to_proto(report) for report in reports],
-            polled_logs=[polled_log_to_proto(log) for log in polled_logs],
+            reports=[of_partitions.report_to_proto(report) for report in reports],
+            polled_logs=[of_partitions.polled_log_to_proto(log) for log in polled_logs],
         )
-        method = self._stub.ReportPartitionState
-        reply = call_once(method, request, self._peer, BULK_TIMEOUT_S)
+        reply = self._call(self._stub.ReportPartitionState, request, BULK_TIMEOUT_S)
         pairs = zip(reply.outcomes, reports, strict=True)
-        return [report_outcome_from_proto(outcome, report) for outcome, report in pairs]
+        return [
+            of_partitions.report_outcome_from_proto(outcome, report) for outcome, report in pairs
+        ]
 
     def raise_log_start_offset(
         self,
@@ -348,26 +317,25 @@ class RemoteLogMetadataManagerClient:
         request = pb.RaiseLogStartOffsetRequest(
             topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
             log_start_offset=log_start_offset,
-            context=context_to_proto(context),
+            context=shared.context_to_proto(context),
             restores=restores,
         )
-        reply = call_once(self._stub.RaiseLogStartOffset, request, self._peer)
-        return outcome_from_proto(reply.outcome)
+        return self._change(self._stub.RaiseLogStartOffset, request)
 
     def put_remote_partition_delete_metadata(
         self, metadata: RemotePartitionDeleteMetadata, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
         request = pb.PutRemotePartitionDeleteMetadataRequest(
-            metadata=partition_delete_to_proto(metadata), context=context_to_proto(context)
+            metadata=shared.partition_delete_to_proto(metadata),
+            context=shared.context_to_proto(context),
         )
-        reply = call_once(self._stub.PutRemotePartitionDeleteMetadata, request, self._peer)
-        return outcome_from_proto(reply.outcome)
+        return self._change(self._stub.PutRemotePartitionDeleteMetadata, request)
 
     def partition_state(self, topic_id_partition: TopicIdPartition) -> AtRevision[PartitionState]:
         request = pb.GetPartitionStateRequest(
             topic_id_partition=topic_id_partition_to_proto(topic_id_partition)
         )
-        return state_from_proto(call_once(self._stub.GetPartitionState, request, self._peer))
+        return of_partitions.state_from_proto(self._call(self._stub.GetPartitionState, request))
 
     def list_partitions(
         self,
@@ -380,41 +348,47 @@ class RemoteLogMetadataManagerClient:
     ) -> PartitionPage:
         request = pb.ListPartitionsRequest(
             topic=topic,
-            delete_states=[partition_delete_state.to_proto(state) for state in delete_states],
+            delete_states=[
+                shared.partition_delete_state.to_proto(state) for state in delete_states
+            ],
             cluster_id=cluster_id,
             page_size=page_size,
             page_token=page_token,
         )
-        return partition_page_from_proto(call_once(self._stub.ListPartitions, request, self._peer))
+        return of_partitions.partition_page_from_proto(
+            self._call(self._stub.ListPartitions, request)
+        )
 
     def partition_revisions(self, partitions: Sequence[TopicIdPartition]) -> list[int]:
         request = pb.GetPartitionRevisionsRequest(
             partitions=[topic_id_partition_to_proto(tp) for tp in partitions]
         )
-        return list(call_once(self._stub.GetPartitionRevisions, request, self._peer).revisions)
+        return list(self._call(self._stub.GetPartitionRevisions, request).revisions)
 
     def watch_partitions(
         self, partitions: Sequence[WatchedPartition]
     ) -> Generator[WatchUpdate, None, None]:
-        request = pb.WatchPartitionsRequest(partitions=map(watched_to_proto, partitions))
+        request = pb.WatchPartitionsRequest(
+            partitions=map(of_partitions.watched_to_proto, partitions)
+        )
         method = self._stub.WatchPartitions
         updates = call_stream(method, request, self._peer, WATCH_TIMEOUT_S, WATCH_TIMEOUT_S)
         for response in updates:
-            yield watch_update_from_proto(response)
+            yield of_partitions.watch_update_from_proto(response)
 
     def list_events(
         self, query: EventQuery, *, page_size: int = 0, page_token: str = ""
     ) -> EventPage:
-        request = event_query_to_proto(query)
+        request = of_partitions.event_query_to_proto(query)
         request.page_size, request.page_token = page_size, page_token
-        return event_page_from_proto(call_once(self._stub.ListEvents, request, self._peer))
+        return of_partitions.event_page_from_proto(self._call(self._stub.ListEvents, request))
 
     def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
         request = pb.IsReadyRequest(
             topic_id_partition=topic_id_partition_to_proto(topic_id_partition)
         )
         try:
-            return call_once(self._stub.IsReady, request, self._peer).ready
+            return self._call(self._stub.IsReady, request).ready
         except RetriableRemoteStorageError:
             return False
 
@@ -427,12 +401,11 @@ class RemoteLogMetadataManagerClient:
     ) -> MutationOutcome:
         request = pb.RecordGapRequest(
             topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
-            gap=gap_to_proto(gap),
+            gap=of_partitions.gap_to_proto(gap),
             broker_id=broker_id,
-            context=context_to_proto(context),
+            context=shared.context_to_proto(context),
         )
-        reply = call_once(self._stub.RecordGap, request, self._peer)
-        return outcome_from_proto(reply.outcome)
+        return self._change(self._stub.RecordGap, request)
 
     def set_export_position(
         self, topic_id_partition: TopicIdPartition, name: str, next_offset: int, lease_ms: int
@@ -443,18 +416,19 @@ class RemoteLogMetadataManagerClient:
             next_offset=next_offset,
             lease_ms=lease_ms,
         )
-        reply = call_once(self._stub.SetExportPosition, request, self._peer)
-        return export_from_proto(reply.position) if reply.HasField("position") else None
+        reply = self._call(self._stub.SetExportPosition, request)
+        return (
+            of_partitions.export_from_proto(reply.position) if reply.HasField("position") else None
+        )
 
     def undelete_partition(
         self, topic_id_partition: TopicIdPartition, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
         request = pb.UndeletePartitionRequest(
             topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
-            context=context_to_proto(context),
+            context=shared.context_to_proto(context),
         )
-        reply = call_once(self._stub.UndeletePartition, request, self._peer)
-        return outcome_from_proto(reply.outcome)
+        return self._change(self._stub.UndeletePartition, request)
 
     def reset_leader_epoch(
         self,
@@ -465,25 +439,24 @@ class RemoteLogMetadataManagerClient:
         request = pb.ResetLeaderEpochRequest(
             topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
             leader_epoch=leader_epoch,
-            context=context_to_proto(context),
+            context=shared.context_to_proto(context),
         )
-        reply = call_once(self._stub.ResetLeaderEpoch, request, self._peer)
-        return outcome_from_proto(reply.outcome)
+        return self._change(self._stub.ResetLeaderEpoch, request)
 
     def begin_rebuild(self, context: MutationContext = NO_CONTEXT) -> DeletionFreeze:
-        request = pb.BeginRebuildRequest(context=context_to_proto(context))
-        reply = call_once(self._stub.BeginRebuild, request, self._peer)
-        return freeze_from_proto(reply.freeze)
+        request = pb.BeginRebuildRequest(context=shared.context_to_proto(context))
+        reply = self._call(self._stub.BeginRebuild, request)
+        return of_partitions.freeze_from_proto(reply.freeze)
 
     def confirm_rebuild(self, context: MutationContext = NO_CONTEXT) -> DeletionFreeze | None:
-        request = pb.ConfirmRebuildRequest(context=context_to_proto(context))
-        reply = call_once(self._stub.ConfirmRebuild, request, self._peer)
-        return freeze_from_proto(reply.freeze) if reply.HasField("freeze") else None
+        request = pb.ConfirmRebuildRequest(context=shared.context_to_proto(context))
+        reply = self._call(self._stub.ConfirmRebuild, request)
+        return of_partitions.freeze_from_proto(reply.freeze) if reply.HasField("freeze") else None
 
     def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
         request = pb.GetTopicConfigRequest(topic_id=uuid_to_text(topic_id))
-        reply = call_once(self._stub.GetTopicConfig, request, self._peer)
-        return topic_config_from_proto(reply.config)
+        reply = self._call(self._stub.GetTopicConfig, request)
+        return of_partitions.topic_config_from_proto(reply.config)
 
     def put_topic_config(
         self,
@@ -496,29 +469,30 @@ class RemoteLogMetadataManagerClient:
             topic_id=uuid_to_text(topic_id),
             entries=entries,
             expected_revision=expected_revision,
-            context=context_to_proto(context),
+            context=shared.context_to_proto(context),
         )
         # A repeat would find the revision that the first attempt made.
         repeats = expected_revision is None
         reply = call_once(self._stub.PutTopicConfig, request, self._peer, is_idempotent=repeats)
-        return topic_config_from_proto(reply.config)
+        return of_partitions.topic_config_from_proto(reply.config)
 
     def report_anomalies(self, anomalies: Sequence[Anomaly], run_id: str) -> None:
         request = pb.ReportAnomaliesRequest(
-            anomalies=[anomaly_to_proto(anomaly) for anomaly in anomalies], run_id=run_id
+            anomalies=[of_partitions.anomaly_to_proto(anomaly) for anomaly in anomalies],
+            run_id=run_id,
         )
-        call_once(self._stub.ReportAnomalies, request, self._peer, BULK_TIMEOUT_S)
+        self._call(self._stub.ReportAnomalies, request, BULK_TIMEOUT_S)
 
     def list_anomalies(
         self, query: AnomalyQuery = ALL_ANOMALIES, *, page_size: int = 0, page_token: str = ""
     ) -> AnomalyPage:
-        request = anomaly_query_to_proto(query)
+        request = of_partitions.anomaly_query_to_proto(query)
         request.page_size, request.page_token = page_size, page_token
-        return anomaly_page_from_proto(call_once(self._stub.ListAnomalies, request, self._peer))
+        return of_partitions.anomaly_page_from_proto(self._call(self._stub.ListAnomalies, request))
 
     def report_verification(self, run: VerificationRun, topics: Sequence[VerifiedTopic]) -> None:
-        request = verification_to_proto(run, topics)
-        call_once(self._stub.ReportVerification, request, self._peer, BULK_TIMEOUT_S)
+        request = of_segments.verification_to_proto(run, topics)
+        self._call(self._stub.ReportVerification, request, BULK_TIMEOUT_S)
 
     def list_verifications(
         self, topic: str = "", *, page_size: int = 0, page_token: str = ""
@@ -526,15 +500,15 @@ class RemoteLogMetadataManagerClient:
         request = pb.ListVerificationsRequest(
             topic=topic, page_size=page_size, page_token=page_token
         )
-        reply = call_once(self._stub.ListVerifications, request, self._peer)
-        return verification_page_from_proto(reply)
+        reply = self._call(self._stub.ListVerifications, request)
+        return of_segments.verification_page_from_proto(reply)
 
     def report_sweep_run(self, record: SweepRecord) -> None:
-        call_once(self._stub.ReportSweepRun, sweep_to_proto(record), self._peer)
+        self._call(self._stub.ReportSweepRun, of_segments.sweep_to_proto(record))
 
     def list_sweep_runs(self) -> list[RecordedSweep]:
-        reply = call_once(self._stub.ListSweepRuns, pb.ListSweepRunsRequest(), self._peer)
-        return sweeps_from_proto(reply)
+        reply = self._call(self._stub.ListSweepRuns, pb.ListSweepRunsRequest())
+        return of_segments.sweeps_from_proto(reply)
 
     def record_object_deletions(
         self,
@@ -544,8 +518,8 @@ class RemoteLogMetadataManagerClient:
     ) -> MutationOutcome:
         request = pb.RecordObjectDeletionsRequest(
             topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
-            deletions=[object_deletion_to_proto(each) for each in deletions],
-            context=context_to_proto(context),
+            deletions=[of_partitions.object_deletion_to_proto(each) for each in deletions],
+            context=shared.context_to_proto(context),
         )
         reply = call_once(
             self._stub.RecordObjectDeletions,
@@ -555,7 +529,7 @@ class RemoteLogMetadataManagerClient:
             # Without a request id, a repeat would record the deletions again.
             is_idempotent=context.request_id is not None,
         )
-        return outcome_from_proto(reply.outcome)
+        return shared.outcome_from_proto(reply.outcome)
 
 
 def _conforms(client: RemoteLogMetadataManagerClient) -> RemoteLogMetadataManager:

@@ -1,6 +1,6 @@
 """Convert the messages of remote_log_manager.proto."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
 from services.api.lineage import EpochEnd
@@ -24,7 +24,7 @@ from services.api.remote_log_manager import (
     PartitionStops,
 )
 from services.api.replicas import AuxStateQuery, RemoteLogAuxState
-from services.rpc.converters.fields import converters, items_from_proto
+from services.rpc.converters.fields import converters
 from services.rpc.converters.shared import (
     fetch_error,
     lineage_from_proto,
@@ -55,11 +55,11 @@ stops_to_proto, stops_from_proto = converters(PartitionStops, pb.StopPartitionsR
 offset_queries_to_proto, offset_queries_from_proto = converters(
     OffsetQueries, pb.ListOffsetsRequest, unset={"isolation_level": IsolationLevel.READ_UNCOMMITTED}
 )
-_found_offset_to_proto, _found_offset_from_proto = converters(FoundOffset, pb.FoundOffset)
-_epoch_query_to_proto, _epoch_query_from_proto = converters(EpochQuery, pb.EpochQuery)
-_epoch_answer_to_proto, _epoch_answer_from_proto = converters(EpochAnswer, pb.EpochAnswer)
-_deletion_to_proto, _deletion_from_proto = converters(RecordsToDelete, pb.RecordsToDelete)
-_raised_to_proto, _raised_from_proto = converters(RaisedLogStart, pb.RaisedLogStart)
+found_offset_to_proto, found_offset_from_proto = converters(FoundOffset, pb.FoundOffset)
+epoch_query_to_proto, epoch_query_from_proto = converters(EpochQuery, pb.EpochQuery)
+epoch_answer_to_proto, epoch_answer_from_proto = converters(EpochAnswer, pb.EpochAnswer)
+deletion_to_proto, deletion_from_proto = converters(RecordsToDelete, pb.RecordsToDelete)
+raised_to_proto, raised_from_proto = converters(RaisedLogStart, pb.RaisedLogStart)
 aux_state_query_to_proto, aux_state_query_from_proto = converters(
     AuxStateQuery, pb.BuildRemoteLogAuxStateRequest
 )
@@ -114,46 +114,6 @@ def delta_to_proto(delta: LeadershipDelta) -> pb.OnLeadershipChangeRequest:
     if any(change.leader_epoch is None for change in delta.changes):
         raise InvalidRequestError("changes.leader_epoch: must be set")
     return _delta_to_proto(delta)
-
-
-def found_offsets_to_proto(found: Iterable[FoundOffset]) -> pb.ListOffsetsResponse:
-    return pb.ListOffsetsResponse(answers=map(_found_offset_to_proto, found))
-
-
-def found_offsets_from_proto(message: pb.ListOffsetsResponse) -> list[FoundOffset]:
-    return list(map(_found_offset_from_proto, message.answers))
-
-
-def epoch_queries_to_proto(queries: Sequence[EpochQuery]) -> pb.OffsetForLeaderEpochRequest:
-    return pb.OffsetForLeaderEpochRequest(queries=map(_epoch_query_to_proto, queries))
-
-
-def epoch_queries_from_proto(message: pb.OffsetForLeaderEpochRequest) -> tuple[EpochQuery, ...]:
-    return items_from_proto(message.queries, "queries", _epoch_query_from_proto)
-
-
-def epoch_answers_to_proto(answers: Iterable[EpochAnswer]) -> pb.OffsetForLeaderEpochResponse:
-    return pb.OffsetForLeaderEpochResponse(answers=map(_epoch_answer_to_proto, answers))
-
-
-def epoch_answers_from_proto(message: pb.OffsetForLeaderEpochResponse) -> list[EpochAnswer]:
-    return list(map(_epoch_answer_from_proto, message.answers))
-
-
-def records_to_delete_to_proto(wanted: Sequence[RecordsToDelete]) -> pb.DeleteRecordsRequest:
-    return pb.DeleteRecordsRequest(partitions=map(_deletion_to_proto, wanted))
-
-
-def records_to_delete_from_proto(message: pb.DeleteRecordsRequest) -> tuple[RecordsToDelete, ...]:
-    return items_from_proto(message.partitions, "partitions", _deletion_from_proto)
-
-
-def raised_log_starts_to_proto(raised: Iterable[RaisedLogStart]) -> pb.DeleteRecordsResponse:
-    return pb.DeleteRecordsResponse(answers=map(_raised_to_proto, raised))
-
-
-def raised_log_starts_from_proto(message: pb.DeleteRecordsResponse) -> list[RaisedLogStart]:
-    return list(map(_raised_from_proto, message.answers))
 
 
 def aux_state_to_proto(state: RemoteLogAuxState) -> Iterator[pb.BuildRemoteLogAuxStateResponse]:

@@ -126,13 +126,12 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gene
         queue, access = self._kinds.of(name, handler), self._access
         if handler.response_streaming:
             serving = grpc.stream_stream_rpc_method_handler(
-                _in_pool(_serve_stream_out(name, handler, queue, access), queue.pool),
+                _in_pool(_serve_answers(name, handler, queue, access), queue.pool),
                 response_serializer=handler.response_serializer,
             )
         else:
-            serve = _serve_stream_in if handler.request_streaming else _serve_unary
             serving = grpc.stream_unary_rpc_method_handler(
-                _in_pool(serve(name, handler, queue, access), queue.pool),
+                _in_pool(_serve_one_answer(name, handler, queue, access), queue.pool),
                 response_serializer=handler.response_serializer,
             )
 
@@ -151,52 +150,38 @@ def _in_pool(behavior: Behavior, pool: ThreadPoolExecutor) -> Behavior:
     return behavior
 
 
-def _serve_unary(
+def _serve_one_answer(
     name: str, handler: "Handler", queue: AdmissionQueue, access: Access | None
 ) -> Behavior:
     behavior, parse = _behavior_of(handler), handler.request_deserializer or bytes
+    read = each_request if handler.request_streaming else the_request
 
     def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
         try:
             _end_if_over(name, queue, requests, context)
             with one_call(name, context, queue, access) as served:
-                return behavior(the_request(served, requests, parse), context)
+                if handler.request_streaming:
+                    # Until the metadata arrive, the client takes the call for a waiting one.
+                    context.send_initial_metadata(())
+                return behavior(read(served, requests, parse), context)
         finally:
             queue.leave()
 
     return serve
 
 
-def _serve_stream_in(
+def _serve_answers(
     name: str, handler: "Handler", queue: AdmissionQueue, access: Access | None
 ) -> Behavior:
     behavior, parse = _behavior_of(handler), handler.request_deserializer or bytes
-
-    def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
-        try:
-            _end_if_over(name, queue, requests, context)
-            with one_call(name, context, queue, access) as served:
-                # Until the metadata arrive, the client assumes that the call waits in the queue.
-                context.send_initial_metadata(())
-                return behavior(each_request(served, requests, parse), context)
-        finally:
-            queue.leave()
-
-    return serve
-
-
-def _serve_stream_out(
-    name: str, handler: "Handler", queue: AdmissionQueue, access: Access | None
-) -> Behavior:
-    behavior, parse = _behavior_of(handler), handler.request_deserializer or bytes
-    take = each_request if handler.request_streaming else the_request
+    read = each_request if handler.request_streaming else the_request
 
     def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
         try:
             _end_if_over(name, queue, requests, context)
             with one_call(name, context, queue, access) as served:
                 context.send_initial_metadata(())
-                answers = behavior(take(served, requests, parse), context)
+                answers = behavior(read(served, requests, parse), context)
                 try:
                     for answer in answers:
                         served.wait_for_peer()
