@@ -234,7 +234,7 @@ test-minio: minio ## Run the quick tests of RSM over real MinIO (Go 1.24)
 .PHONY: test-minio-deep
 test-minio-deep: minio ## Run the deep tests of RSM over real MinIO: faults and kills (Go 1.24)
 	$(OVER_MINIO) -m "deep and not long" tests/contract/test_rsm_*.py \
-	  tests/deep/test_rsm_*.py tests/deep/test_kill_and_reconcile.py \
+	  tests/deep/test_rsm_*.py \
 	  --ignore tests/contract/test_rsm_over_grpc.py \
 	  --ignore tests/deep/test_rsm_largest_segment.py \
 	  --deselect tests/contract/test_rsm_in_process.py::TestOverFilesystem \

@@ -1,29 +1,65 @@
-"""Measure the shape of the product's Python: `make shape`.
+"""Measure the house and hold its rules: `make shape`.
 
-Counts what lies under services/ and spark_jobs/; generated code, demos and tests are not product.
+Counts what lies under services/ and spark_jobs/, and the plugin's Java; generated code, demos and
+tests are not product. The tests of tests/unit/test_shape.py hold what `broken_rules` finds.
 """
 
 import ast
-import json
+import re
 import statistics
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
+from services.api.roles import RULES
+from tools.reference import config_markdown
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("services", "spark_jobs")
 SHORT_LINES = 30
 
-# What a reader must know to know one role: the limits of redesign's import closures.
-CLOSURES = {
-    "RLM's copy task": ("services.rlm.copy.task", 45),
-    "RLM's Fetch": ("services.rlm.fetch.fetcher", 58),
-    "RLM's expiration task": ("services.rlm.retention.expiration_task", 44),
-    "RSM's manager": ("services.rsm.manager", 27),
-    "RLMM's manager": ("services.rlmm.manager", 46),
-    "Spark's retention sweep": ("spark_jobs.sweeps.retention_sweep", 50),
+BUDGETS = {
+    "services/api": 5_550,
+    "services/common": 1_800,
+    "services/rpc": 5_500,
+    "services/rsm": 6_500,
+    "services/rlmm": 9_450,
+    "services/workflows": 3_400,
+    "services/rlm": 16_250,
+    "services/records services/client": 1_200,
+    "services/views": 1_000,
+    "services/cli": 4_900,
+    "services/console": 1_250,
+    "services/local": 2_350,
+    "spark_jobs": 8_250,
 }
+"""Lines with docstrings by folder. Who raises one says why in the commit."""
+PRODUCT_LINES = 67_500
+PLUGIN_LINES = 6_050
+TOOLS_LINES = 3_300
+TEST_LINES = 105_000
+SETTINGS = 160
+RPCS = 65
+
+CORE = ("api", "common", "rpc", "rsm", "rlmm", "workflows")
+READING = ("services.rlm.fetch", "services.rlm.consumers", "services.records", "services.client")
+SHARED_BY_RLM = ("partition", "tier", "cleanup_policies", "kafka_log", "metrics", "settings")
+"""What reading needs of shipping: modules and folders of services/rlm by the begin of the name."""
+DOOR = ("services.rlm.manager", "services.rlm.fetch.reads")
+"""The one import of shipping that leads into reading."""
+WINGS = ("spark_jobs", "services.cli", "services.console", "services.views", "services.local")
+"""Each may import the core and what it needs of shipping and reading."""
+BETWEEN_WINGS = {
+    "services.cli": ("services.views", "services.local", "spark_jobs"),
+    "services.console": ("services.views", "services.local"),
+    "spark_jobs": ("services.local",),
+}
+_CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*|_?log")
+
+
+# --- modules and their imports --------------------------------------------------------------------
 
 
 @cache
@@ -65,16 +101,6 @@ def statements_of(tree: ast.AST) -> Iterator[ast.AST]:
 def imports_of(name: str) -> set[str]:
     """Return the product's modules that a module imports."""
     return {n for n in every_import_of(name) if n in modules()} - {name}
-
-
-def closure_of(name: str) -> set[str]:
-    """Return the modules that importing `name` reaches, itself too, without `__init__` files."""
-    seen, todo = {name}, [name]
-    while todo:
-        for wanted in imports_of(todo.pop()) - seen:
-            seen.add(wanted)
-            todo.append(wanted)
-    return {n for n in seen if modules()[n].name != "__init__.py"}
 
 
 def folder_of(name: str) -> str:
@@ -128,37 +154,165 @@ def circles(edges: Mapping[str, Iterable[str]]) -> list[list[str]]:
     return [list(group) for group in sorted(groups)]
 
 
-def shape() -> dict[str, object]:
-    """Return every figure of the report."""
-    counts = {name: lines_of(name) for name in modules()}
-    longest = max(counts, key=lambda name: counts[name])
-    return {
-        "modules": len(counts),
-        "lines": sum(counts.values()),
-        "median_lines": int(statistics.median(counts.values())),
-        "longest_lines": counts[longest],
-        "longest": longest,
-        "short_modules": sum(count < SHORT_LINES for count in counts.values()),
-        "folder_circles": circles(folder_imports()),
-        "closures": {title: len(closure_of(name)) for title, (name, _) in CLOSURES.items()},
-    }
+# --- rule a: the table of parts -------------------------------------------------------------------
+
+
+def part_of(name: str) -> str:
+    """Return core, shipping, reading, or the wing that a module belongs to."""
+    wing = next((w for w in WINGS if name == w or name.startswith(w + ".")), None)
+    if wing:
+        return wing
+    if name.startswith(READING):
+        return "reading"
+    if name == "services.rlm" or name.startswith("services.rlm."):
+        return "shipping"
+    return "core"
+
+
+def crossed_parts() -> Iterator[str]:
+    """Yield the imports that the table of parts does not have."""
+    for name in modules():
+        for wanted in sorted(imports_of(name)):
+            if wanted != "services" and not _may_import(name, wanted):
+                yield f"{name} ({part_of(name)}) imports {wanted} ({part_of(wanted)})"
+
+
+def _may_import(name: str, wanted: str) -> bool:
+    ours, theirs = part_of(name), part_of(wanted)
+    if theirs in (ours, "core"):
+        return True
+    if ours == "core":
+        return False
+    if ours == "shipping":
+        # The main starts both halves.
+        is_root = name == "services.rlm.__main__"
+        return is_root or wanted.startswith("services.records") or (name, wanted) == DOOR
+    if ours == "reading":
+        return wanted.startswith(tuple(f"services.rlm.{each}" for each in SHARED_BY_RLM))
+    return theirs in ("shipping", "reading") or theirs in BETWEEN_WINGS.get(ours, ())
+
+
+# --- rule c: files that were glued ----------------------------------------------------------------
+
+
+def glued_files() -> Iterator[str]:
+    """Yield the places of constants or a logger below a class that they do not serve alone.
+
+    What is made of the definitions above it, a table of them for example, stands below them.
+    """
+    for name, path in modules().items():
+        for line, names in misplaced(ast.parse(path.read_text())):
+            yield f"{path.relative_to(ROOT)}:{line} ({name}): {', '.join(names)}"
+
+
+def misplaced(tree: ast.Module) -> Iterator[tuple[int, list[str]]]:
+    """Yield line and names of each block that could stand at the top of its file."""
+    below_class = False
+    made: set[str] = set()
+    at = 0
+    while at < len(tree.body):
+        node = tree.body[at]
+        below_class = below_class or isinstance(node, ast.ClassDef)
+        if not (below_class and _constants(node)):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                made.add(node.name)
+            at += 1
+            continue
+        block = [node]
+        at += 1
+        while at < len(tree.body) and (_constants(tree.body[at]) or _is_text(tree.body[at])):
+            block.append(tree.body[at])
+            at += 1
+        free = [each for each in block if not _used(each) & made]
+        made.update(n for each in block if each not in free for n in _constants(each))
+        names = [n for each in free for n in _constants(each)]
+        users = [d for d in tree.body if isinstance(d, ast.ClassDef | ast.FunctionDef)]
+        users = [d for d in users if _used(d) & set(names)]
+        is_beside = len(users) == 1 and isinstance(users[0], ast.ClassDef)
+        if (len(names) >= 2 or any(n.endswith("log") for n in names)) and not is_beside:
+            yield node.lineno, names
+
+
+def _constants(node: ast.stmt) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    if isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    names = [t.id for t in targets if isinstance(t, ast.Name)]
+    return names if names and all(_CONSTANT.fullmatch(n) for n in names) else []
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _used(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+# --- rules b and d: budgets -----------------------------------------------------------------------
+
+
+@cache
+def tracked_lines(*patterns: str) -> int:
+    """Return the lines of the files in git that match one of the patterns."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--", *patterns], cwd=ROOT, capture_output=True, check=True
+    ).stdout.split(b"\0")
+    files = [ROOT / name.decode() for name in listed if name]
+    return sum(path.read_bytes().count(b"\n") for path in files if path.is_file())
+
+
+def counts() -> Iterator[tuple[str, int, int]]:
+    """Yield what is counted, how much there is, and its budget."""
+    total = 0
+    for folders, budget in BUDGETS.items():
+        lines = tracked_lines(*(f"{folder}/*.py" for folder in folders.split()))
+        total += lines
+        yield folders.replace(" services/", " + "), lines, budget
+    yield "product Python", total, PRODUCT_LINES
+    yield "plugin Java", tracked_lines("kafka_plugin/src/main/*.java"), PLUGIN_LINES
+    yield "tools", tracked_lines("tools/*.py"), TOOLS_LINES
+    yield "tests", tracked_lines("tests/*.py"), TEST_LINES
+    yield "settings", len(re.findall(r"(?m)^\| `[A-Z_]+` ", config_markdown())), SETTINGS
+    yield "RPCs", len(RULES), RPCS
+
+
+def part_lines() -> Mapping[str, int]:
+    """Return the lines of core, shipping, reading and each wing."""
+    lines: dict[str, int] = {}
+    for name in modules():
+        lines[part_of(name)] = lines.get(part_of(name), 0) + lines_of(name)
+    return lines
+
+
+def broken_rules() -> list[str]:
+    """Return what breaks a rule, in words."""
+    return [
+        *crossed_parts(),
+        *(f"{name}: {count:,} of {most:,}" for name, count, most in counts() if count > most),
+        *glued_files(),
+        *(f"circle: {' <-> '.join(group)}" for group in circles(folder_imports())),
+    ]
 
 
 def _report() -> Iterator[str]:
-    found = shape()
-    yield f"modules                  {found['modules']:>7,}"
-    yield f"lines                    {found['lines']:>7,}"
-    yield f"median lines a module    {found['median_lines']:>7,}"
-    yield f"longest module           {found['longest_lines']:>7,}  {found['longest']}"
-    yield f"modules under {SHORT_LINES} lines   {found['short_modules']:>7,}"
-    groups = circles(folder_imports())
-    yield f"circles between folders  {len(groups):>7,}"
-    yield from (f"    {' <-> '.join(group)}" for group in groups)
-    yield "modules that a role's import reaches"
-    for title, (name, most) in CLOSURES.items():
-        yield f"  {title:<24}{len(closure_of(name)):>6}  of {most} at most  {name}"
+    yield "lines by folder, and their budget"
+    for name, count, most in counts():
+        yield f"  {name:<36}{count:>8,}{most:>9,}{'  OVER' if count > most else ''}"
+    yield "lines by part"
+    for part, lines in part_lines().items():
+        yield f"  {part:<36}{lines:>8,}"
+    sizes = {name: lines_of(name) for name in modules()}
+    longest = max(sizes, key=lambda name: sizes[name])
+    yield "modules"
+    yield f"  {'in all':<36}{len(sizes):>8,}"
+    yield f"  {'median lines':<36}{int(statistics.median(sizes.values())):>8,}"
+    yield f"  {f'under {SHORT_LINES} lines':<36}{sum(n < SHORT_LINES for n in sizes.values()):>8,}"
+    yield f"  {'longest':<36}{sizes[longest]:>8,}  {longest}"
+    broken = broken_rules()
+    yield f"rules broken{len(broken):>34,}"
+    yield from (f"  {each}" for each in broken)
 
 
 if __name__ == "__main__":
-    text = json.dumps(shape(), indent=2) if "--json" in sys.argv else "\n".join(_report())
-    sys.stdout.write(text + "\n")
+    sys.stdout.write("\n".join(_report()) + "\n")

@@ -7,9 +7,7 @@ import pytest
 
 from tools.shape import (
     ROOT,
-    circles,
     every_import_of,
-    folder_imports,
     lines_of,
     modules,
 )
@@ -108,15 +106,6 @@ def test_the_contract_does_no_input_or_output() -> None:
         if wanted.split(".")[0] in NO_IO
     ]
     assert broken == []
-
-
-def test_folders_are_free_of_circles() -> None:
-    assert circles(folder_imports()) == []
-
-
-def test_a_circle_between_folders_is_found() -> None:
-    edges = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}
-    assert circles(edges) == [["b", "c"]]
 
 
 def test_the_product_never_imports_its_demos_or_tests() -> None:
