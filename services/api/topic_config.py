@@ -243,3 +243,17 @@ _SETTINGS: tuple[tuple[str, str, _Reader], ...] = (
 
 _FIELDS = {name: attribute for name, attribute, _ in _SETTINGS}
 _READERS = {name: read for name, _, read in _SETTINGS}
+
+
+def kept_because(config: TopicConfig) -> str:
+    """Return why the tier keeps a disabled topic's data; empty if the data is deleted."""
+    if not config.remote_log_delete_on_disable:
+        return (
+            "the tier keeps its data because remote.log.delete.on.disable is not true; set it for "
+            "the topic to delete the data"
+        )
+    if config.hold:
+        return "the tier keeps its data because sediment.hold is set"
+    if config.retention_owner is RetentionOwner.SWEEP and config.sweep_paused:
+        return "the tier keeps its data because sediment.sweep.paused is set and the sweep owns it"
+    return ""

@@ -25,7 +25,7 @@ from services.rlm.kafka_log.local_log import LocalLog, LocalPartition, log_end_p
 from services.rlm.kafka_log.partition_dir import LocalSegment, LogFileError, SegmentVanishedError
 from services.rlm.partition import LED_BY_LOG, Partition
 from services.rlm.problem_log import holds_back
-from services.rlm.tier_state import OffsetRanges, Tier
+from services.rlm.tier import OffsetRanges, Tier
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000

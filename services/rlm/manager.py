@@ -50,6 +50,7 @@ from services.api.topic_config import UNLIMITED
 from services.common.cancellation import Cancellation
 from services.common.fair_queue import FairQueue, QuotaLimit
 from services.common.retry import Backoff
+from services.rlm.cleanup_policies import CleanupPolicies
 from services.rlm.consumers.catalog import ServedPartition
 from services.rlm.copy.rules import CopyLagDefaults, CopyRules
 from services.rlm.copy.segment import CopyLimits, SegmentCopier
@@ -65,11 +66,12 @@ from services.rlm.reporting import Reporter
 from services.rlm.retention.expiration_task import Expiration
 from services.rlm.retention.snapshot import MAX_SEGMENTS
 from services.rlm.revisions import Revisions
+from services.rlm.roles.disabling import DisabledTopics
 from services.rlm.roles.partition_remover import RemotePartitionRemover
 from services.rlm.roles.partition_roles import PartitionRoles, PartitionSource, StaticSource
-from services.rlm.roles.stopping import DisabledTopics, TierDeletion
+from services.rlm.roles.stopping import TierDeletion
 from services.rlm.roles.tasks import PartitionTasks, SharedByTasks
-from services.rlm.topic_configs import CleanupPolicies, TopicConfigs
+from services.rlm.topic_configs import TopicConfigs
 
 _log = logging.getLogger(__name__)
 

@@ -31,7 +31,8 @@ from services.rlm.kafka_log.log_dir import PartitionDir
 from services.rlm.kafka_log.partition_dir import LocalSegment
 from services.rlm.problem_log import ProblemLog
 from services.rlm.revisions import Revisions
-from services.rlm.tier_state import Tier, TierState
+from services.rlm.tier import Tier
+from services.rlm.tier_state import TierState
 
 
 @dataclass(frozen=True, slots=True)

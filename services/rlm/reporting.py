@@ -25,7 +25,7 @@ from services.api.remote_log_metadata_manager import (
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 from services.rlm.partition import DraftReport, Leadership, Partition, SentReport
-from services.rlm.tier_state import Tier
+from services.rlm.tier import Tier
 
 
 def announce(

@@ -16,8 +16,7 @@ from services.api.retention_explained import (
     explain_segment,
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.api.topic_config import UNLIMITED, RetentionOwner, TopicConfig
-from services.rlm.roles.stopping import kept_because
+from services.api.topic_config import UNLIMITED, RetentionOwner, TopicConfig, kept_because
 from services.views.partition_facts import PartitionFacts, SegmentFacts, partition_facts
 from services.views.texts import size_text, time_text
 

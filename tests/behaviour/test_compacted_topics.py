@@ -13,6 +13,7 @@ import pytest
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_log_metadata_manager import PartitionLeadership
+from services.rlm.cleanup_policies import MAX_AGE_S
 from services.rlm.kafka_admin.cluster_view import (
     ClusterUnreachableError,
     ClusterView,
@@ -25,7 +26,6 @@ from services.rlm.kafka_admin.cluster_view import (
 from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.roles.partition_roles import PartitionSource
-from services.rlm.topic_configs import MAX_AGE_S
 from tests.harness.callback_rlm import turn
 from tests.harness.retained_log import AT_ONCE, hourly_log, keep_hours, take_turns
 from tests.harness.ship_stack import Stack, description

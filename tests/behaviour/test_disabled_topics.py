@@ -17,7 +17,7 @@ from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import all_events
 from services.rlm.kafka_admin.cluster_view import PartitionView, TopicView
 from services.rlm.manager import BrokerRemoteLogManager
-from services.rlm.roles import stopping
+from services.rlm.roles import disabling
 from services.rlm.roles.partition_roles import PartitionSource
 from services.rlm.scheduler import PassFailedError
 from tests.behaviour.test_rlm_poller import (
@@ -292,7 +292,7 @@ def test_rlmm_that_is_away_is_asked_again(stack: Stack, finding: Finding) -> Non
 def test_a_copy_in_progress_is_left_and_cleaned_up(
     stack: Stack, static: Finding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopping, "COPY_ENDS_WITHIN_S", 0.05)
+    monkeypatch.setattr(disabling, "COPY_ENDS_WITHIN_S", 0.05)
     copies = HeldCopies(stack)
     rlm = static.rlm(copies.rsm)
     with copies.held(rlm, 20):

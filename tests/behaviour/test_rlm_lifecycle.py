@@ -32,7 +32,7 @@ from services.api.remote_log_metadata_manager import all_events, all_partitions
 from services.api.segments import RemoteLogSegmentState
 from services.rlm.partition import Finishing
 from services.rlm.reporting import report_of
-from services.rlm.roles import stopping
+from services.rlm.roles import disabling, stopping
 from tests.harness.callback_rlm import (
     FOLLOWER,
     LEADER,
@@ -461,14 +461,14 @@ def test_copies_of_all_that_is_disabled_end_before_one_is_waited_for(
         return False
 
     now_s = [0.0]
-    monkeypatch.setattr(stopping, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(disabling, "monotonic", lambda: now_s[0])
     monkeypatch.setattr(stopping, "STEPS_AT_ONCE", 1)
     monkeypatch.setattr(rlm.lanes.copies, "wait_ended", wait)
     stops = tuple(StopPartition(name, EPOCH, TIERING_DISABLED) for name in names)
     outcomes = rlm.stop_partitions(PartitionStops(stops))
     assert [refused_as(outcome) for outcome in outcomes] == [ConcurrentUpdateError] * 3
     assert left == [0, 0, 0]
-    assert waits == [stopping.COPY_ENDS_WITHIN_S, 0.0, 0.0]
+    assert waits == [disabling.COPY_ENDS_WITHIN_S, 0.0, 0.0]
 
 
 def test_tiering_is_not_disabled_if_the_topic_does_not_allow_it(stack: Stack, leader: Any) -> None:
@@ -528,7 +528,7 @@ def test_without_a_leader_role_nothing_is_deleted(stack: Stack, leader: Any, log
 def test_a_copy_in_progress_of_a_disabled_topic_is_left_and_cleaned_up(
     stack: Stack, log_dir: Path, files: PartitionFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopping, "COPY_ENDS_WITHIN_S", 0.05)
+    monkeypatch.setattr(disabling, "COPY_ENDS_WITHIN_S", 0.05)
     copies = HeldCopies(stack)
     rlm = callback_rlm(stack, log_dir, rsm=copies.rsm)
     send_role(rlm, LEADER, EPOCH)

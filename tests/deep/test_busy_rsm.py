@@ -19,7 +19,8 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 from services.common.retry import Backoff
 from services.local.stack import ServiceProcess, rlm_settings
 from services.rlm.copy.gaps import ANOTHER_AFTER_MS, MAX_DANGLING_COPIES
-from services.rlm.copy.segment import CopyLimits, ThrottleRetry
+from services.rlm.copy.segment import CopyLimits
+from services.rlm.copy.sending import ThrottleRetry
 from services.rlm.copy.ship import ShipOutcome, ship
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.deep.test_rlm_kills import is_shipped

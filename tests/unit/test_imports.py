@@ -60,7 +60,7 @@ NO_IO = (
 
 # A reader takes in a module at once. These list the methods of one contract, in one order.
 LONGEST_LINES = 600
-LONGER = {"services.api.remote_log_metadata_manager", "services.rlm.tier_state"}
+LONGER = {"services.api.remote_log_metadata_manager"}
 
 
 def owner_of(name: str) -> str | None:

@@ -24,7 +24,7 @@ from services.rlm.copy.rules import lost_before_copy
 from services.rlm.copy.segment import ENDED_BY_ANOTHER, SegmentCopier, is_attempt_of
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.partition import Partition
-from services.rlm.tier_state import OffsetRanges, Tier
+from services.rlm.tier import OffsetRanges, Tier
 
 
 def lost_ranges(

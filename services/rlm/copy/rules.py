@@ -17,12 +17,13 @@ from services.api.ids import TopicIdPartition
 from services.api.topic_config import AS_LOCAL_RETENTION, UNLIMITED, TopicConfig, is_internal_topic
 from services.api.validation import INT64_MAX
 from services.common.fair_queue import QuotaLimit, TokenBucket
+from services.rlm.cleanup_policies import CleanupPolicies, is_awaited, is_compacted
 from services.rlm.kafka_admin.cluster_view import NoPolicy
 from services.rlm.kafka_log.indexes import largest_timestamp_ms
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LocalSegment
-from services.rlm.tier_state import OffsetRanges
-from services.rlm.topic_configs import CleanupPolicies, TopicConfigs, is_awaited, is_compacted
+from services.rlm.tier import OffsetRanges
+from services.rlm.topic_configs import TopicConfigs
 
 
 def candidate_log_segments(log: LocalLog, covered: OffsetRanges) -> list[LocalSegment]:

@@ -2,11 +2,9 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from uuid import UUID
 
 from services.api.calls import MutationContext, MutationOutcome
@@ -17,17 +15,11 @@ from services.api.errors import (
     InvalidStateTransitionError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
-    ThrottledError,
 )
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, random_uuid
-from services.api.remote_log_manager import ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, segments_by_id
 from services.api.remote_storage_manager import (
-    LogSegmentData,
     RemoteStorageManager,
-    SegmentChunk,
-    SegmentFile,
-    SegmentFileHeader,
 )
 from services.api.retention import young_copies
 from services.api.segments import (
@@ -35,156 +27,20 @@ from services.api.segments import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from services.common.bounded_file import open_regular
 from services.common.cancellation import Flag
 from services.common.failpoints import failpoint
-from services.common.retry import RETRIABLE_ERRORS, Backoff
+from services.common.retry import RETRIABLE_ERRORS
 from services.rlm.copy.inspection import InspectedSegment
 from services.rlm.copy.leases import CopyCancelledError, CopyLease, CopyLeases, LeaseLostError
-from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError, reading_segment
-from services.rlm.metrics import COPIES_WAITING_FOR_RSM
-
-BytesSent = Callable[[int], None]
-
-GoingOn = Callable[[], None]
-"""Raises CopyCancelledError if the copy is to stop."""
-
-
-class SegmentSource:
-    """Read an inspected segment for one copy, from the beginning for each request.
-
-    The log is read from its file again, with the length and CRC of its inspection; the other files
-    are the bytes that were inspected. Reading may raise CopyCancelledError, LogFileError or
-    SegmentVanishedError, which every RemoteStorageManager passes on.
-    """
-
-    def __init__(
-        self, inspected: InspectedSegment, chunk_bytes: int, sent: BytesSent, going_on: GoingOn
-    ) -> None:
-        self._inspected = inspected
-        self._chunk_bytes = chunk_bytes
-        self._sent = sent
-        self._going_on = going_on
-        self._counted_bytes = 0
-
-    def require_going_on(self) -> None:
-        """Raise CopyCancelledError if the copy is to stop."""
-        self._going_on()
-
-    def data(self) -> LogSegmentData:
-        """Read from the beginning; bytes that were counted as sent before are taken back."""
-        self._count(-self._counted_bytes)
-        log, others = self._inspected, self._side_files()
-        headers = [SegmentFileHeader(SegmentFile.LOG, log.size_bytes, log.crc32c)]
-        headers += [SegmentFileHeader(file, len(data)) for file, data in others]
-        return LogSegmentData(headers, self._chunks())
-
-    def _side_files(self) -> list[tuple[SegmentFile, bytes]]:
-        files = self._inspected.side_files
-        return [(file, files[file]) for file in SegmentFile if file in files]
-
-    def _chunks(self) -> Iterator[SegmentChunk]:
-        for data in self._log_chunks(self._inspected.segment.log_path):
-            yield SegmentChunk(SegmentFile.LOG, data)
-            self._count(len(data))
-            failpoint("copy.some_bytes_sent")
-        for file, whole in self._side_files():
-            for at in range(0, len(whole), self._chunk_bytes):
-                yield SegmentChunk(file, whole[at : at + self._chunk_bytes])
-
-    def _count(self, size_bytes: int) -> None:
-        self._counted_bytes += size_bytes
-        if size_bytes:
-            self._sent(size_bytes)
-
-    def _log_chunks(self, path: Path) -> Iterator[bytes]:
-        left = self._inspected.size_bytes
-        with reading_segment(path), open(open_regular(path), "rb", buffering=0) as file:
-            while left:
-                self._going_on()
-                data = file.read(min(left, self._chunk_bytes))
-                if not data:
-                    reason = f"the file was truncated while it was copied; {left} bytes are missing"
-                    raise LogFileError(ProblemKind.COPY_FAILED, path, reason)
-                left -= len(data)
-                yield data
-
-
-_POLL_S = 0.1
+from services.rlm.copy.sending import (
+    BytesSent,
+    SegmentSource,
+    ThrottleRetry,
+    copy_with_throttle_retry,
+)
+from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ThrottleRetry:
-    """The limits of a copy's wait for RSM to accept it.
-
-    Attributes:
-        backoff: between two requests.
-        timeout_s: time after which the copy fails; RSM's client waits as long for a thread.
-        warn_after_s: time after which the wait is logged as a warning.
-    """
-
-    backoff: Backoff = field(default_factory=lambda: Backoff(initial_s=0.5, max_s=5.0))
-    timeout_s: float = 1800.0
-    warn_after_s: float = 60.0
-
-
-def copy_with_throttle_retry(
-    rsm: RemoteStorageManager,
-    started: RemoteLogSegmentMetadata,
-    source: SegmentSource,
-    stopping: Flag,
-    retry: ThrottleRetry,
-) -> bytes | None:
-    """Copy a segment's data; repeat the request under the same id while RSM is busy.
-
-    A new attempt for each refusal would cost three metadata changes. No other wait keeps a pass
-    from ending.
-
-    Args:
-        stopping: once set, stop waiting.
-
-    Raises:
-        CopyCancelledError: if the copy was cancelled.
-        ThrottledError: if RSM was busy for longer than the timeout.
-    """
-    segment_id, began_s = started.remote_log_segment_id, time.monotonic()
-    refusals, is_warned = 0, False
-    while True:
-        try:
-            return rsm.copy_log_segment_data(started, source.data())
-        except ThrottledError as e:
-            now_s = time.monotonic()
-            if refusals == 0:
-                began_s = now_s
-                _log.info("%s waits because RSM is busy: %s", segment_id, e)
-            refusals += 1
-            waited_s, wait_s = now_s - began_s, retry.backoff.delay_s(refusals)
-            if waited_s + wait_s > retry.timeout_s:
-                raise
-            if waited_s >= retry.warn_after_s and not is_warned:
-                is_warned = True
-                _log.warning(
-                    "%s has waited %d s for RSM, which has more copies than it serves at once: "
-                    "raise RSM_COPY_THREADS or run more RSMs: %s",
-                    segment_id,
-                    waited_s,
-                    e,
-                )
-        _wait_for_rsm(segment_id, now_s + wait_s, source, stopping)
-
-
-def _wait_for_rsm(
-    segment_id: RemoteLogSegmentId, until_s: float, source: SegmentSource, stopping: Flag
-) -> None:
-    with COPIES_WAITING_FOR_RSM.track_inprogress():
-        while (left_s := until_s - time.monotonic()) > 0:
-            source.require_going_on()
-            if stopping.is_set():
-                raise CopyCancelledError(f"{segment_id}: stopped while waiting for RSM")
-            threading.Event().wait(min(left_s, _POLL_S))
-
 
 ENDED_BY_ANOTHER = (
     ConcurrentUpdateError,

@@ -57,7 +57,7 @@ from services.rlm.kafka_log.transactions import ProducerIds
 from services.rlm.metrics import COPY_THROTTLE_SECONDS
 from services.rlm.partition import Leadership, Partition, Uncopied, uncopied_of
 from services.rlm.reporting import announce
-from services.rlm.tier_state import OffsetRanges, Tier
+from services.rlm.tier import OffsetRanges, Tier
 
 
 class PartitionBusyError(Exception):

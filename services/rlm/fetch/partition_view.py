@@ -26,7 +26,7 @@ from services.rlm.fetch.segment_reader import MetadataAges, RemoteSegmentReader
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 from services.rlm.partition import Partition
-from services.rlm.tier_state import Tier
+from services.rlm.tier import Tier
 
 T = TypeVar("T")
 

@@ -21,6 +21,7 @@ from services.api.topic_config import RetentionOwner, StoredTopicConfig
 from services.common.cancellation import Flag
 from services.common.fair_queue import FairQueue, Slot
 from services.common.retry import replan
+from services.rlm.cleanup_policies import CleanupPolicies, is_awaited, is_compacted
 from services.rlm.copy.segment import SegmentCopier, is_attempt_of
 from services.rlm.metrics import DELETED_BYTES, DELETED_SEGMENTS
 from services.rlm.partition import NothingDue, Partition
@@ -32,7 +33,7 @@ from services.rlm.retention.snapshot import (
     may_be_due,
     take_snapshot,
 )
-from services.rlm.topic_configs import CleanupPolicies, TopicConfigs, is_awaited, is_compacted
+from services.rlm.topic_configs import TopicConfigs
 from services.workflows.deletion import Deleter, ExpectedRevisions, begin_deletion, finish_deletion
 
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED

@@ -20,7 +20,7 @@ from services.api.retention import (
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import UNLIMITED, TopicConfig
 from services.rlm.partition import NothingDue
-from services.rlm.tier_state import Tier
+from services.rlm.tier import Tier
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 

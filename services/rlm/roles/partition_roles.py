@@ -30,7 +30,8 @@ from services.api.remote_log_manager import (
 )
 from services.rlm.kafka_log.log_dir import LogDirectories
 from services.rlm.partition import Leadership, Partition
-from services.rlm.roles.stopping import Disabling, Left, TierDeletion, outcome_of, take_steps
+from services.rlm.roles.disabling import Disabling
+from services.rlm.roles.stopping import Left, TierDeletion, outcome_of, take_steps
 from services.rlm.roles.tasks import PartitionTasks
 from services.workflows.deletion import batches
 

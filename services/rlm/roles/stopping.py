@@ -1,19 +1,12 @@
-"""Stop partitions and disable topics, and delete their segments from the tier if required."""
+"""Stop partitions, and delete their segments from the tier if required."""
 
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from contextvars import copy_context
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
-from time import monotonic
-from typing import Protocol
-from uuid import UUID
-
-from cachetools import LRUCache
 
 from services.api.calls import MutationContext
 from services.api.errors import (
@@ -26,7 +19,7 @@ from services.api.errors import (
 )
 from services.api.ids import TopicIdPartition
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.remote_log_manager import MAX_STOPS, LifecycleOutcome
+from services.api.remote_log_manager import LifecycleOutcome
 from services.api.remote_log_metadata_manager import (
     MAX_UPDATE_BATCH,
     RemoteLogMetadataManager,
@@ -35,24 +28,36 @@ from services.api.remote_log_metadata_manager import (
 from services.api.remote_storage_manager import MAX_DELETE_BATCH, RemoteStorageManager
 from services.api.retention import Deletion, DeletionReason
 from services.api.segments import RemoteLogSegmentState
-from services.api.topic_config import RetentionOwner, StoredTopicConfig, TopicConfig
-from services.common.cancellation import Flag
+from services.api.topic_config import RetentionOwner, StoredTopicConfig, kept_because
 from services.common.retry import replan
 from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 from services.rlm.partition import Partition
 from services.rlm.reporting import LineageUnknownError, Reporter, report_of
-from services.rlm.roles.tasks import PartitionTasks
 from services.rlm.scheduler import PassFailedError
-from services.rlm.tier_state import Tier
-from services.rlm.topic_configs import TopicConfigs
 from services.workflows.deletion import (
     Deleter,
     DeletionOutcome,
     ExpectedRevisions,
-    batches,
     begin_deletion,
     finish_deletion,
 )
+
+STEPS_AT_ONCE = 4
+"""More than one, because a partition that is locked in RLMM delays its step for seconds."""
+
+FAILURES_UNTIL_CHECK = 3
+"""After so many failures in a row, check whether RLMM is ready: the failures may concern only
+these partitions."""
+
+_log = logging.getLogger(__name__)
+
+_COPIES = (
+    RemoteLogSegmentState.COPY_SEGMENT_STARTED,
+    RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+)
+
+_DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+_REASON = DeletionReason.TIERING_DISABLED
 
 
 class BatchedDeletion:
@@ -96,15 +101,6 @@ class BatchedDeletion:
         self._outcomes = outcomes
         return True
 
-
-STEPS_AT_ONCE = 4
-"""More than one, because a partition that is locked in RLMM delays its step for seconds."""
-
-FAILURES_UNTIL_CHECK = 3
-"""After so many failures in a row, check whether RLMM is ready: the failures may concern only
-these partitions."""
-
-_log = logging.getLogger(__name__)
 
 Left = RemoteStorageError | Callable[[], "Left"] | None
 """The next step of a stop, or its outcome."""
@@ -178,29 +174,6 @@ def _result_of(step: Callable[[], Left]) -> Left:
     except Exception as e:  # noqa: BLE001 - a boundary: no partition stops another
         _log.exception("stopping a partition failed")
         return RemoteStorageError(f"{type(e).__name__}; see the log of RLM")
-
-
-_COPIES = (
-    RemoteLogSegmentState.COPY_SEGMENT_STARTED,
-    RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
-)
-
-_DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
-_REASON = DeletionReason.TIERING_DISABLED
-
-
-def kept_because(config: TopicConfig) -> str:
-    """Return why the tier keeps a disabled topic's data; empty if the data is deleted."""
-    if not config.remote_log_delete_on_disable:
-        return (
-            "the tier keeps its data because remote.log.delete.on.disable is not true; set it for "
-            "the topic to delete the data"
-        )
-    if config.hold:
-        return "the tier keeps its data because sediment.hold is set"
-    if config.retention_owner is RetentionOwner.SWEEP and config.sweep_paused:
-        return "the tier keeps its data because sediment.sweep.paused is set and the sweep owns it"
-    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,142 +330,3 @@ class TierDeletion:
         marked, deleter = all_segments(self.rlmm, name, states=[_DELETING]), Deleter(self.broker_id)
         while batch := list(islice(marked, MAX_DELETE_BATCH)):
             yield from finish_deletion(self.rlmm, self.rsm, batch, deleter, self.now_ms())
-
-
-COPY_ENDS_WITHIN_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Disabling:
-    """Disable the tiering of one partition, step by step.
-
-    Attributes:
-        lock: of the roles; held during `give_up` and while tasks are ended.
-        give_up: ends the role after everything is marked; None if the topic's settings disabled
-            tiering, and the role stays.
-    """
-
-    partition: Partition
-    tasks: PartitionTasks
-    tier_deletion: TierDeletion
-    lock: AbstractContextManager[object]
-    give_up: Callable[[], None] | None
-
-    def begin(self) -> Left:
-        """End the tasks, if the settings in RLMM allow the deletion now."""
-        name = self.partition.topic_id_partition
-        try:
-            topic = self.tier_deletion.require_allowed(name, by_settings=self.give_up is None)
-        except RemoteResourceNotFoundError:
-            self._end_role()
-            return None
-        with self.lock:
-            self.tasks.end(name, abandon_copy=True)
-        return partial(self._mark, topic, monotonic() + COPY_ENDS_WITHIN_S)
-
-    def _mark(self, topic: StoredTopicConfig, until_s: float) -> None:
-        name = self.partition.topic_id_partition
-        # A segment that is copied after the marking would stay in the tier for ever.
-        if not self.tasks.copy_has_ended(name, max(until_s - monotonic(), 0.0)):
-            raise ConcurrentUpdateError(f"{name}: a copy is still running; retry")
-        self.tier_deletion.mark_segments(self.partition, topic)
-        self._end_role()
-        self.tasks.run_until_done(name, self.tier_deletion.finishing(name))
-
-    def _end_role(self) -> None:
-        if self.give_up is not None:
-            with self.lock:
-                self.give_up()
-
-
-_STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
-_MAX_LOGGED = 10_000
-
-
-class DisablesPartitions(Protocol):
-    """The part of PartitionRoles that DisabledTopics uses."""
-
-    def leaders(self) -> list[Partition]: ...
-
-    def disable(self, names: Sequence[TopicIdPartition]) -> list[LifecycleOutcome]: ...
-
-
-class DisabledTopics:
-    """Find led partitions that are disabled and still in the tier, and disable them.
-
-    The settings are read again before that, because the cached ones may be an interval old. A
-    partition with nothing in the tier is skipped, so that a disabled topic costs nothing. Not
-    thread-safe.
-
-    Args:
-        stopping: once set, disable no other partition.
-    """
-
-    def __init__(
-        self, roles: DisablesPartitions, topic_configs: TopicConfigs, stopping: Flag
-    ) -> None:
-        self._roles = roles
-        self._topic_configs = topic_configs
-        self._stopping = stopping
-        self._logged: LRUCache[UUID, str] = LRUCache(_MAX_LOGGED)
-
-    def look(self) -> None:
-        """Disable the partitions that were found.
-
-        Raises:
-            PassFailedError: if some could not be marked for deletion; the next pass retries.
-            RetriableRemoteStorageError: if RLMM is unreachable.
-        """
-        refused: list[RemoteStorageError] = []
-        for names in batches(self._found(refused), MAX_STOPS):
-            if self._stopping.is_set():
-                return
-            for name, outcome in zip(names, self._roles.disable(names), strict=True):
-                if outcome is not None:
-                    self._topic_configs.forget(name.topic_id)
-                    refused.append(outcome)
-        if refused:
-            raise PassFailedError(
-                f"{len(refused)} disabled partitions are still in the tier; the first: {refused[0]}"
-            )
-
-    def _found(self, refused: list[RemoteStorageError]) -> list[TopicIdPartition]:
-        """Return the partitions to disable; add to `refused` the errors of reading settings."""
-        found: list[TopicIdPartition] = []
-        is_disabled: dict[UUID, bool] = {}
-        for partition in self._roles.leaders():
-            name = partition.topic_id_partition
-            if not _is_in_tier(partition.tier.last_seen):
-                continue
-            if name.topic_id not in is_disabled:
-                try:
-                    is_disabled[name.topic_id] = self._is_disabled(name)
-                except RetriableRemoteStorageError:
-                    raise
-                except RemoteStorageError as e:
-                    is_disabled[name.topic_id] = False
-                    refused.append(e)
-            if is_disabled[name.topic_id]:
-                found.append(name)
-        return found
-
-    def _is_disabled(self, name: TopicIdPartition) -> bool:
-        """Return whether the topic is disabled and may be deleted, by the cached settings."""
-        try:
-            config = self._topic_configs.of(name.topic_id).config
-        except RemoteResourceNotFoundError:
-            return False
-        is_disabled = config.remote_storage_enable is False
-        reason = kept_because(config) if is_disabled else ""
-        if reason and reason != self._logged.get(name.topic_id):
-            _log.info("topic %s: tiering is disabled; %s", name.topic, reason)
-        self._logged[name.topic_id] = reason
-        return is_disabled and not reason
-
-
-def _is_in_tier(tier: Tier) -> bool:
-    """Return whether the tier has segments that are not marked for deletion.
-
-    Retention finishes the marked ones.
-    """
-    return tier.segments > 0 or any(segment.state is _STARTED for segment in tier.unfinished)

@@ -19,7 +19,7 @@ from services.rlm.copy.rules import (
 )
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LocalSegment
-from services.rlm.tier_state import OffsetRanges, Tier
+from services.rlm.tier import OffsetRanges, Tier
 from tests.unit.rlm.kafka_bytes import NAME
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED

@@ -20,7 +20,7 @@ from services.rlm.retention.snapshot import (
     due_at_bytes,
     may_be_due,
 )
-from services.rlm.tier_state import Tier
+from services.rlm.tier import Tier
 from tests.unit.api.any_partition import Partition, any_partitions, configs
 from tests.unit.api.retention_partition import NOW_MS, lineage, partition, raised, without
 from tests.unit.rlm.test_candidates import STARTED, remote

@@ -8,6 +8,14 @@ from uuid import UUID, uuid4
 import pytest
 
 from services.api.ids import TopicIdPartition
+from services.rlm.cleanup_policies import (
+    MAX_AGE_S,
+    RETRY_AFTER_S,
+    UNUSED_AFTER_S,
+    CleanupPolicies,
+    is_awaited,
+    is_compacted,
+)
 from services.rlm.kafka_admin.cluster_view import (
     ClusterUnreachableError,
     ClusterView,
@@ -18,14 +26,6 @@ from services.rlm.kafka_admin.cluster_view import (
     TopicView,
 )
 from services.rlm.scheduler import PassFailedError
-from services.rlm.topic_configs import (
-    MAX_AGE_S,
-    RETRY_AFTER_S,
-    UNUSED_AFTER_S,
-    CleanupPolicies,
-    is_awaited,
-    is_compacted,
-)
 
 OURS = "cluster"
 CLICKS = TopicIdPartition(uuid4(), "clicks", 0)

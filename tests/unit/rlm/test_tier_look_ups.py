@@ -10,7 +10,7 @@ from services.api.segments import (
     segment_leader_epochs,
 )
 from services.rlm.fetch.segment_lookups import ListedSegments
-from services.rlm.tier_state import Tier
+from services.rlm.tier import Tier
 from tests.harness.tier import a_topic, segment
 
 (TP,) = a_topic()

@@ -1,0 +1,179 @@
+"""Cache the cleanup policies of topics, from the cluster."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from services.api.ids import TopicIdPartition
+from services.rlm.kafka_admin.cluster_view import (
+    ClusterAdmin,
+    ClusterUnreachableError,
+    NoPolicy,
+    PolicyView,
+    TopicView,
+)
+from services.rlm.scheduler import PassFailedError
+
+MAX_AGE_S = 300.0
+RETRY_AFTER_S = 10.0
+
+UNUSED_AFTER_S = 3600.0
+"""A policy that was not used for so long is dropped."""
+
+_COMPACT = "compact"
+_NOT_YET = NoPolicy("not requested yet")
+_log = logging.getLogger(__name__)
+
+
+def is_compacted(policy: str | NoPolicy) -> bool:
+    """Return whether the topic is known to be compacted."""
+    return isinstance(policy, str) and _COMPACT in [each.strip() for each in policy.split(",")]
+
+
+def is_awaited(policy: str | NoPolicy) -> bool:
+    """Return whether the policy is not known yet, but a later answer may have it."""
+    return isinstance(policy, NoPolicy) and not policy.is_refused
+
+
+@dataclass
+class _Topic:
+    """The cache entry of one topic.
+
+    Attributes:
+        policy: the last known; a refusal or a missing answer does not replace it.
+    """
+
+    name: str
+    wanted_s: float
+    asked_s: float | None = None
+    policy: str | NoPolicy = _NOT_YET
+
+
+class CleanupPolicies:
+    """Cache the policies of the topics that are in use. Thread-safe.
+
+    Policies are at most some minutes old; while the cluster does not answer, the last ones are
+    kept.
+
+    Args:
+        registered_id: the id of the cluster; answers of another cluster are refused.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        admin: ClusterAdmin,
+        registered_id: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._admin = admin
+        self._registered_id = registered_id
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._topics: dict[UUID, _Topic] = {}
+        self._has_logged_refused = False
+
+    def of(self, name: TopicIdPartition) -> str | NoPolicy:
+        """Return the cleanup.policy of the partition's topic, without waiting.
+
+        The next `refresh` requests an unknown policy.
+        """
+        now_s = self._clock()
+        with self._lock:
+            topic = self._topics.setdefault(name.topic_id, _Topic(name.topic, now_s))
+            topic.wanted_s = now_s
+            return topic.policy
+
+    def refresh(self) -> None:
+        """Request the policies that are unknown or too old, if any.
+
+        Raises:
+            PassFailedError: if the cluster did not answer, or a policy is still unknown.
+        """
+        now_s = self._clock()
+        due = self._due(now_s)
+        if not due:
+            return
+        try:
+            view = self._admin.cleanup_policies(set(due.values()))
+        except ClusterUnreachableError as e:
+            raise PassFailedError(f"cannot read cleanup.policy of {len(due)} topics: {e}") from e
+        if view.cluster.cluster_id != self._registered_id:
+            raise PassFailedError(
+                f"RLM_BOOTSTRAP_SERVERS is of cluster {view.cluster.cluster_id}, RLM_LOG_DIRS of "
+                f"cluster {self._registered_id}; correct one of them"
+            )
+        answers = {topic_id: _answer(view, topic_id, name) for topic_id, name in due.items()}
+        self._log_refused(due, answers)
+        unknown = self._take(answers, now_s)
+        if unknown:
+            raise PassFailedError(
+                f"{len(unknown)} topics are not copied until their cleanup.policy is known; the "
+                f"first: {unknown[0]}"
+            )
+
+    def _due(self, now_s: float) -> dict[UUID, str]:
+        with self._lock:
+            return {key: each.name for key, each in self._topics.items() if _is_due(each, now_s)}
+
+    def _take(self, answers: Mapping[UUID, str | NoPolicy], now_s: float) -> list[str]:
+        """Store the answers; list the topics that are still unknown, with the reason."""
+        unknown = []
+        with self._lock:
+            for topic_id, answer in answers.items():
+                topic = self._topics[topic_id]
+                topic.asked_s = now_s
+                topic.policy = _of_both(topic.policy, answer)
+                if isinstance(topic.policy, NoPolicy) and not topic.policy.is_refused:
+                    unknown.append(f"{topic.name}: {topic.policy.reason}")
+            # Only after an answer: without one, the last policies stay in use.
+            for topic_id, topic in list(self._topics.items()):
+                if now_s - topic.wanted_s > UNUSED_AFTER_S:
+                    del self._topics[topic_id]
+        return unknown
+
+    def _log_refused(
+        self, names: Mapping[UUID, str], answers: Mapping[UUID, str | NoPolicy]
+    ) -> None:
+        refused = [
+            names[topic_id]
+            for topic_id, answer in answers.items()
+            if isinstance(answer, NoPolicy) and answer.is_refused
+        ]
+        if refused and not self._has_logged_refused:
+            self._has_logged_refused = True
+            _log.warning(
+                "not authorized to read the cleanup.policy of topic %s, and perhaps of others, so "
+                "RLM tiers them as if they were not compacted; grant RLM's user DESCRIBE_CONFIGS "
+                "on its topics, or make sure that no compacted topic has "
+                "remote.storage.enable=true (logged once)",
+                min(refused),
+            )
+
+
+def _is_due(topic: _Topic, now_s: float) -> bool:
+    if topic.asked_s is None:
+        return True
+    max_age_s = RETRY_AFTER_S if is_awaited(topic.policy) else MAX_AGE_S
+    return now_s - topic.asked_s >= max_age_s
+
+
+def _of_both(before: str | NoPolicy, answer: str | NoPolicy) -> str | NoPolicy:
+    """Choose the policy after an answer: the new one, else the last one, else a refusal."""
+    if isinstance(answer, str) or isinstance(before, str):
+        return answer if isinstance(answer, str) else before
+    return answer if answer.is_refused or not before.is_refused else before
+
+
+def _answer(view: PolicyView, topic_id: UUID, name: str) -> str | NoPolicy:
+    """Read a topic's policy; another topic may have its name by now."""
+    topic = view.cluster.topics.get(name)
+    if not isinstance(topic, TopicView):
+        reason = "no answer" if topic is None else topic.value
+        return NoPolicy(f"the cluster does not show the topic: {reason}")
+    if topic.topic_id != topic_id:
+        return NoPolicy("another topic has its name")
+    return view.cleanup_policies.get(name, NoPolicy("no answer"))
