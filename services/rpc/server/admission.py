@@ -1,4 +1,30 @@
-"""Bound the calls of each kind: their threads, a short queue, and the time of an idle peer."""
+"""Bound the calls of each kind: their threads, a short queue, and the time of an idle peer.
+
+What it is for. A server has a fixed number of threads for each kind of call (unary, streams in,
+streams out, watches), so that no kind waits behind another and no burst fills memory. Identities
+share each kind: one identity has the limits of the settings, and a process has room for more.
+
+How it is used. gRPC's own thread calls `try_enter` before a call gets a thread; a call without a
+place is refused in a thread of its own pool. The call's thread then calls `start`, knows the
+identity, waits in `turn_of` until the identity and the process have room, and at last calls `end`
+and `leave`. One Watchdog calls `cancel_overdue` of all queues once a second.
+
+Invariants.
+* A call that entered leaves exactly once, whatever becomes of it.
+* At most `most` calls of an identity are served at once, and at most `waiting` wait: others are
+  refused by name (ThrottledError), first come first served.
+* A call's deadline and the wait for its peer begin anew when its turn comes.
+* A queue of an identity exists only while it has calls: invented identities fill no memory.
+
+What happens on
+* cancellation: a waiting call leaves the line at its next look at `is_active`; a call that its
+  client gave up before the request arrived is kept for KEPT_S (see `keep`).
+* an idle peer, an expired token, a policy that changed: the watchdog cancels the call; its status
+  is one without a reason of ours, so that the client tries again and is refused by name.
+* a dead store or database: calls hold their threads until their own deadlines, and further ones
+  wait, then are refused; other kinds of calls and the health server are not touched.
+* a crash of the watchdog's round: it is logged, and the next round runs.
+"""
 
 import logging
 import math
@@ -129,12 +155,10 @@ class _OfIdentity:
 
 
 class AdmissionQueue:
-    """Bound the calls of one kind: those that are served, and those that wait, per identity too.
+    """The calls of one kind: those that are served, and those that wait. Thread-safe.
 
-    A call enters before it gets a thread, in gRPC's own thread, and leaves when its thread is done:
-    so a burst of calls costs no threads and no memory beyond the bound. Its identity is known only
-    in its thread: if there is room for other identities, a call waits for its turn there. Otherwise
-    it waits for a thread, which costs less. Thread-safe.
+    If there is room for other identities, a call waits for its turn in a thread, because only that
+    knows its identity. Otherwise it waits for a thread, which costs less.
     """
 
     def __init__(
