@@ -23,6 +23,7 @@ from services.cli.output import (
     say,
 )
 from services.cli.partitions import problem_as_json
+from services.rlm.copy.report import Progress
 from services.rlm.copy.segment import CopyLimits
 from services.rlm.copy.ship import PartitionShipReport, ShipOutcome, ShipReport, ShipSettings
 from services.rlm.copy.ship import ship as ship_once
@@ -87,8 +88,8 @@ def ship(
     raise typer.Exit(_exit_code(report))
 
 
-class ShipBar:
-    """Show the progress of a pass (satisfies services.rlm.copy.report.Progress).
+class ShipBar(Progress):
+    """Show the progress of a pass.
 
     The bar has no end: the bytes to copy of a partition are known only when its copy begins, and a
     sum over the partitions so far could be mistaken for the whole.

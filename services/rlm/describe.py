@@ -4,6 +4,7 @@ import base64
 import binascii
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from services.api.errors import InvalidRequestError, RemoteStorageError
 from services.api.ids import TopicIdPartition
@@ -181,23 +182,18 @@ def _local(
         starts.append(tier.start_offset)
     leadership = partition.role.leadership or LED_BY_LOG
     epoch = leadership.epoch_of(log.lineage)
-    return PartitionDescription(
-        topic_id_partition=partition.topic_id_partition,
+    return replace(
+        _only_remote(partition, tier, _copied_through(tier, covered, pending, lost), problems),
         leader_id=broker_id if leadership.is_leader else UNKNOWN_LEADER,
         leader_epoch=-1 if epoch is None else epoch,
         log_start_offset=max(min(starts), tier.log_start_offset),
         local_log_start_offset=log.log_start_offset,
         last_stable_offset=log.last_stable_offset,
         log_end_offset=log.log_end_offset,
-        copied_through_offset=_copied_through(tier, covered, pending, lost),
         local_segments=len(log.segments),
         local_size_bytes=log.size_bytes,
         pending_segments=len(pending),
         pending_size_bytes=sum(segment.size_bytes for segment in pending),
-        remote_segments=tier.segments,
-        remote_size_bytes=tier.size_bytes,
-        problems=at_most(problems),
-        role=None if partition.role.leadership is None else partition.role.leadership.role,
     )
 
 

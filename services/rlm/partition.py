@@ -34,6 +34,8 @@ from services.rlm.revisions import Revisions
 from services.rlm.tier import Tier
 from services.rlm.tier_state import TierState
 
+MAX_REBUILT = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
@@ -115,9 +117,6 @@ def uncopied_of(segments: Sequence[LocalSegment], local_retention_ms: int | None
     oldest_ms = largest_timestamp_ms(segments[0]) if segments else None
     size_bytes = sum(segment.size_bytes for segment in segments)
     return Uncopied(len(segments), size_bytes, oldest_ms, local_retention_ms)
-
-
-MAX_REBUILT = 100
 
 
 @dataclass(frozen=True, slots=True)

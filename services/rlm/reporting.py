@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from services.api.calls import AtRevision
 from services.api.errors import (
@@ -38,9 +39,6 @@ def announce(
     """Announce a role under `epoch` to RLMM, once.
 
     This adds the partition to RLMM, with its cluster, and fences leaders of lower epochs.
-
-    Raises:
-        RemoteStorageError: if RLMM did not accept it.
     """
     role = replace(leadership, leader_epoch=epoch)
     if partition.report.announced == role:
@@ -51,6 +49,7 @@ def announce(
     partition.report.announced = role
 
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -78,9 +77,7 @@ def report_of(
         by_last_seen: use the last known tier state and do not call RLMM; do not send such a report.
 
     Raises:
-        LogFileError, SegmentVanishedError: if the folder cannot be read.
         LineageUnknownError: if the tier's leader epochs are lost, so that no report may be sent.
-        RetriableRemoteStorageError: if RLMM is unreachable, or RSM to read these epochs.
     """
     log = _led_log(partition)
     if log is None:
@@ -182,17 +179,17 @@ class _Draft:
     report: PartitionReport
 
 
-def _batches(drafts: Iterable[_Draft]) -> Iterator[list[_Draft]]:
-    """Split drafts into batches, one per call; if `drafts` fails, yield the last batch first."""
-    batch: list[_Draft] = []
+def report_batches(items: Iterable[T], epochs_of: Callable[[T], int]) -> Iterator[list[T]]:
+    """Split reports into batches, one per call; if `items` fails, yield the last batch first."""
+    batch: list[T] = []
     epochs = 0
     try:
-        for draft in drafts:
-            more = len(draft.report.lineage.entries)
+        for item in items:
+            more = epochs_of(item)
             if batch and (len(batch) == MAX_REPORTS or epochs + more > MAX_REPORTED_EPOCHS):
                 yield batch
                 batch, epochs = [], 0
-            batch.append(draft)
+            batch.append(item)
             epochs += more
     except RetriableRemoteStorageError:
         if batch:
@@ -274,7 +271,8 @@ class Reporter:
         Raises:
             RetriableRemoteStorageError: if RLMM or RSM is unreachable; not all were reported.
         """
-        for batch in _batches(self._worth_sending(sorted(partitions, key=_rsm_last))):
+        drafts = self._worth_sending(sorted(partitions, key=_rsm_last))
+        for batch in report_batches(drafts, lambda draft: len(draft.report.lineage.entries)):
             for draft, outcome in zip(batch, self._send(batch), strict=True):
                 name = draft.partition.topic_id_partition
                 if isinstance(outcome, ConcurrentUpdateError):

@@ -66,9 +66,6 @@ class Revisions:
 
         Called again and again, it polls while RLMM serves no watch, and begins a watch once RLMM
         does, or when the partitions change. More than MAX_WATCHED partitions are always polled.
-
-        Raises:
-            RetriableRemoteStorageError: if RLMM is unreachable.
         """
         watch = self._watch
         if watch is not None and watch.is_alive() and watch.asked == set(names):
@@ -87,11 +84,7 @@ class Revisions:
         return watch is not None and watch.is_alive()
 
     def poll(self, names: Sequence[TopicIdPartition]) -> None:
-        """Read the revisions of these partitions, and drop all others.
-
-        Raises:
-            RetriableRemoteStorageError: if RLMM is unreachable.
-        """
+        """Read the revisions of these partitions, and drop all others."""
         polled: dict[TopicIdPartition, int] = {}
         # The time before the first request: no answer is older.
         at_s = self._clock()

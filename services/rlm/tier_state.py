@@ -132,9 +132,6 @@ class TierState:
 
         The result is the same object while nothing changes, and an empty tier if RLMM does not know
         the partition.
-
-        Raises:
-            RetriableRemoteStorageError: if RLMM or its database is unreachable.
         """
         with self._lock:
             return self._refresh()
@@ -288,7 +285,6 @@ class RecordedGaps:
 
         Raises:
             RemoteResourceNotFoundError: if the partition was deleted.
-            RetriableRemoteStorageError: if RLMM or its database is unreachable.
         """
         with self._lock:
             if self._revision is None or self._revision != tier.revision:
@@ -324,7 +320,6 @@ class LogBeginning:
 
         Raises:
             RemoteResourceNotFoundError: if the partition was deleted.
-            RetriableRemoteStorageError: if RLMM or its database is unreachable.
         """
         with self._lock:
             if self._is_read:
@@ -396,7 +391,6 @@ class RaisedLogStart:
 
         Raises:
             RemoteResourceNotFoundError: if the partition never existed.
-            RetriableRemoteStorageError: if RLMM or its database is unreachable.
         """
         with self._lock:
             self._seen = seen = self._look(tier)
@@ -455,11 +449,10 @@ class TierLineage:
 
         Raises:
             RemoteResourceNotFoundError, CorruptSegmentError: if the index cannot be read.
-            RetriableRemoteStorageError: if RSM or its store is unreachable or busy.
         """
         if _reaches_back(tier, local):
             return local
-        return self._of(tier).merged_with_report(local)
+        return self.of(tier).merged_with_report(local)
 
     def needs_rsm(self, tier: Tier, local: Lineage) -> bool:
         """Return whether `merged` has to call RSM."""
@@ -467,8 +460,14 @@ class TierLineage:
         is_read = newest is not None and self._read_from == newest.remote_log_segment_id
         return not is_read and not _reaches_back(tier, local)
 
-    def _of(self, tier: Tier) -> Lineage:
-        assert tier.newest is not None
+    @property
+    def last_read(self) -> Lineage:
+        return self._lineage
+
+    def of(self, tier: Tier) -> Lineage:
+        """Return the lineage of the newest segment; an empty one if there is no segment."""
+        if tier.newest is None:
+            return Lineage()
         with self._lock:
             if self._read_from != tier.newest.remote_log_segment_id:
                 data = self._index_of(tier.newest)

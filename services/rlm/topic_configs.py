@@ -42,7 +42,6 @@ class TopicConfigs:
 
         Raises:
             RemoteResourceNotFoundError: if the topic id is unknown.
-            RetriableRemoteStorageError: if RLMM is unreachable.
         """
         stored, _ = self._cached.run(topic_id, lambda: self._rlmm.topic_config(topic_id), _WAIT_S)
         return stored

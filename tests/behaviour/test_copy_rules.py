@@ -22,7 +22,7 @@ from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.api.segments import RemoteLogSegmentState
 from services.common.fair_queue import QuotaLimit, TokenBucket
 from services.rlm.collectors import TopicCollector
-from services.rlm.copy.report import NoProgress
+from services.rlm.copy.report import Progress
 from services.rlm.copy.rules import CopyLagDefaults, CopyRules
 from services.rlm.copy.segment import CopyLimits, SegmentCopier
 from services.rlm.copy.task import CopyTask
@@ -245,7 +245,7 @@ def copy_task(
         stack.rlmm,
         BROKER_ID,
         rules,
-        NoProgress(),
+        Progress(),
         threading.Event(),
         threading.Event(),
         turn_s,

@@ -22,6 +22,7 @@ from services.api.remote_log_manager import (
 from services.api.remote_log_metadata_manager import all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.common.retry import Backoff
+from services.rlm.copy.report import Progress as ShipProgress
 from services.rlm.copy.ship import ShipReport, ShipSettings, ship
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
@@ -155,7 +156,7 @@ def bytes_of(folder: Path) -> bytes:
 
 
 @dataclass
-class Counting:
+class Counting(ShipProgress):
     """Records the progress that a ship reports."""
 
     planned_bytes: int = 0

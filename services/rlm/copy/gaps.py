@@ -26,6 +26,16 @@ from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.partition import Partition
 from services.rlm.tier import OffsetRanges, Tier
 
+MAX_DANGLING_COPIES = 1
+"""Copying continues with at most so many dangling copies of uncopied offsets."""
+
+ANOTHER_AFTER_MS = 10 * 60 * 1000
+"""With more dangling copies, another copy may begin so long after the latest one. If the store
+accepts nothing, each pass would add one; if only an earlier store is down, the copy succeeds."""
+
+ENOUGH_REFUSED = 10
+"""A pass stops cleaning up after so many permanent refusals."""
+
 
 def lost_ranges(
     partition: Partition,
@@ -41,9 +51,6 @@ def lost_ranges(
 
     Args:
         ask: if False, use the last answer of RLMM.
-
-    Raises:
-        RemoteStorageError: if RLMM fails to return what raised the log start.
     """
 
     beginning = partition.tier.beginning.last_seen
@@ -228,17 +235,6 @@ def _problem(partition: Partition, offset: int, reason: str) -> Problem:
     return Problem(ProblemKind.LOST_BEFORE_COPY, path, reason, offset)
 
 
-MAX_DANGLING_COPIES = 1
-"""Copying continues with at most so many dangling copies of uncopied offsets."""
-
-ANOTHER_AFTER_MS = 10 * 60 * 1000
-"""With more dangling copies, another copy may begin so long after the latest one. If the store
-accepts nothing, each pass would add one; if only an earlier store is down, the copy succeeds."""
-
-ENOUGH_REFUSED = 10
-"""A pass stops cleaning up after so many permanent refusals."""
-
-
 @dataclass(frozen=True, slots=True)
 class DanglingCopies:
     """The unfinished copies of this broker that were not deleted.
@@ -277,7 +273,6 @@ def end_dangling_copies(
 
     Raises:
         ENDED_BY_ANOTHER: if another process ended one; refresh the tier and retry.
-        RemoteStorageError: if RLMM cannot list them.
     """
     own = [segment for segment in unfinished if is_attempt_of(broker_id, segment)]
     elsewhere = copier.active_copies_elsewhere(own)

@@ -80,7 +80,6 @@ def inspect(
     Raises:
         LogFileError: TRUNCATED_BATCH, CORRUPT_BATCH, OLD_MESSAGE_FORMAT, LEADER_EPOCHS_MISSING,
             PRODUCER_SNAPSHOT_MISSING, UNREADABLE.
-        SegmentVanishedError: if the broker deleted the segment meanwhile.
     """
     epochs = _leader_epochs(segment, lineage, log_start_offset)
     snapshot = _producer_snapshot(segment, lineage, segments, producers or ProducerIds())

@@ -17,11 +17,6 @@ from services.api.errors import (
 from services.api.ids import RemoteLogSegmentId
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 
-
-class CopyCancelledError(Exception):
-    """The error of a copy that was cancelled; the next pass cleans up the attempt."""
-
-
 RENEWALS_PER_LEASE = 3
 RETRIES_PER_LEASE = 20
 LONGEST_RETRY_S = 1.0
@@ -30,6 +25,10 @@ _REFUSALS = (RemoteResourceNotFoundError, InvalidStateTransitionError)
 """The copy has ended or is unknown. After any other error, the renewal is retried."""
 
 _log = logging.getLogger(__name__)
+
+
+class CopyCancelledError(Exception):
+    """The error of a copy that was cancelled; the next pass cleans up the attempt."""
 
 
 def boot_time_s() -> float:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from services.api.errors import CustomMetadataTooLargeError, RemoteStorageError
 from services.api.ids import TopicIdPartition
@@ -16,41 +15,25 @@ Range = tuple[int, int]
 """Offsets, both ends inclusive."""
 
 
-class Progress(Protocol):
-    """Observe copies while they run; called from several threads at once."""
-
-    def planned(self, name: TopicIdPartition, segments: int, size_bytes: int) -> None:
-        """Show the segments and bytes of a partition that this pass is about to copy."""
-        ...
-
-    def sent(self, name: TopicIdPartition, size_bytes: int) -> None:
-        """Count sent bytes of logs; a negative number takes back the bytes of a failed copy."""
-        ...
-
-    def copied(self, name: TopicIdPartition, start_offset: int, size_bytes: int) -> None:
-        """Count a segment that is COPY_SEGMENT_FINISHED."""
-        ...
-
-
-class NoProgress:
-    """Ignore the progress of copies."""
-
-    def planned(self, name: TopicIdPartition, segments: int, size_bytes: int) -> None:
-        pass
-
-    def sent(self, name: TopicIdPartition, size_bytes: int) -> None:
-        pass
-
-    def copied(self, name: TopicIdPartition, start_offset: int, size_bytes: int) -> None:
-        pass
-
-
 _RETRIED = "the next pass retries"
 
 _BLOCKED = (
     "copying of this partition has stopped until RLM restarts: let RSM return less custom "
     "metadata, then restart RLM"
 )
+
+
+class Progress:
+    """Observe copies while they run, from several threads at once; this one shows nothing."""
+
+    def planned(self, name: TopicIdPartition, segments: int, size_bytes: int) -> None:
+        """Show the segments and bytes of a partition that this pass is about to copy."""
+
+    def sent(self, name: TopicIdPartition, size_bytes: int) -> None:
+        """Count sent bytes of logs; a negative number takes back the bytes of a failed copy."""
+
+    def copied(self, name: TopicIdPartition, start_offset: int, size_bytes: int) -> None:
+        """Count a segment that is COPY_SEGMENT_FINISHED."""
 
 
 def refused(

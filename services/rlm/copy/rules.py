@@ -25,6 +25,9 @@ from services.rlm.kafka_log.partition_dir import LocalSegment
 from services.rlm.tier import OffsetRanges
 from services.rlm.topic_configs import TopicConfigs
 
+_MAX_LOGGED = 10_000
+_log = logging.getLogger(__name__)
+
 
 def candidate_log_segments(log: LocalLog, covered: OffsetRanges) -> list[LocalSegment]:
     """Return the rolled, stable segments to copy, earliest first.
@@ -239,10 +242,6 @@ def _is_old(
     return age_ms < 0 or age_ms >= lag_ms
 
 
-_MAX_LOGGED = 10_000
-_log = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True, slots=True)
 class CopyRule:
     """The rule by which a partition is copied.
@@ -308,11 +307,7 @@ class CopyRules:
     cleanup_policies: CleanupPolicies | None = None
 
     def of(self, name: TopicIdPartition) -> CopyRule:
-        """Return the rule of a partition now.
-
-        Raises:
-            RemoteStorageError: if the topic's settings cannot be read.
-        """
+        """Return the rule of a partition now."""
         config = self._config(name)
         local_ms = config.local_retention_ms
         rule = CopyRule(

@@ -227,7 +227,6 @@ class SegmentCopier:
 
         Raises:
             ConcurrentUpdateError: if another process ended it; see is_finished_or_gone.
-            RemoteStorageError: retry later.
         """
         if segment.state is not _State.DELETE_SEGMENT_STARTED:
             self._end(segment, _State.DELETE_SEGMENT_STARTED, NOT_FINISHED)

@@ -15,7 +15,7 @@ from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.common.retry import Backoff
-from services.rlm.copy.report import NoProgress, PassReport, Progress, Range
+from services.rlm.copy.report import PassReport, Progress, Range
 from services.rlm.copy.rules import CopyRules
 from services.rlm.copy.segment import CopyLimits, SegmentCopier
 from services.rlm.copy.task import CopyTask
@@ -195,7 +195,7 @@ def ship(
         found.broker_id,
         CopyRules(TopicConfigs(rlmm, _CONFIG_MAX_AGE_S), lag_defaults=None),
         settings,
-        progress or NoProgress(),
+        progress or Progress(),
         cancelled or Event(),
         _RetryDeadline(settings.retry_for_s),
     )

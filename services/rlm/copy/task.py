@@ -59,6 +59,15 @@ from services.rlm.partition import Leadership, Partition, Uncopied, uncopied_of
 from services.rlm.reporting import announce
 from services.rlm.tier import OffsetRanges, Tier
 
+_POLICY_RETRY_S = 3.0
+"""The interval of passes until the cluster has returned the cleanup policy."""
+
+_PAUSE_S = 1.0
+"""The interval of passes while retention reads the partition."""
+
+_LOST = (RemoteResourceNotFoundError, CorruptSegmentError)
+_log = logging.getLogger(__name__)
+
 
 class PartitionBusyError(Exception):
     """The error if another process is copying this partition."""
@@ -93,16 +102,6 @@ def _lock(fd: int, directory: Path) -> None:
         raise PartitionBusyError(
             f"{directory}: another process is copying this partition; retrying"
         ) from e
-
-
-_POLICY_RETRY_S = 3.0
-"""The interval of passes until the cluster has returned the cleanup policy."""
-
-_PAUSE_S = 1.0
-"""The interval of passes while retention reads the partition."""
-
-_LOST = (RemoteResourceNotFoundError, CorruptSegmentError)
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,32 @@ _GIVEN_UP_AFTER_S = 1.0
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
+_NO_REPLICA = -1
+
+_LEADER_EPOCHS_SINCE = 4
+"""The first version of ListOffsets with a leader epoch (KIP-320): Kafka 2.1."""
+
+_NO_PARTITION_ERROR = 0
+_Topic = ListOffsetsRequest.ListOffsetsTopic
+MAX_TOPICS_A_REQUEST = 500
+MAX_PARTITIONS_A_REQUEST = 5_000
+
+MAX_OTHERS_ASKED = 3
+"""The most brokers besides the bootstrap servers that one view tries."""
+
+NO_LEADER = -1
+
+_TOPIC_IDS_SINCE = 10
+"""The first version of Metadata with topic ids (KIP-516): Kafka 2.8. From this version on, an empty
+list of topics means none; before, it meant all."""
+
+_CLOSED = (KafkaConnectionError, KafkaProtocolError, ssl.SSLEOFError, ConnectionResetError)
+_NO_ERROR, _UNKNOWN_TOPIC_OR_PARTITION, _TOPIC_AUTHORIZATION_FAILED = 0, 3, 29
+_TOPIC_RESOURCE = 2
+_CLEANUP_POLICY = "cleanup.policy"
+_PLAINTEXT = KafkaSecurity()
+
+
 class BrokerConnection:
     """Send requests to one broker."""
 
@@ -162,15 +188,6 @@ class BrokerSocket:
         self._socket.close()
 
 
-_NO_REPLICA = -1
-
-_LEADER_EPOCHS_SINCE = 4
-"""The first version of ListOffsets with a leader epoch (KIP-320): Kafka 2.1."""
-
-_NO_PARTITION_ERROR = 0
-_Topic = ListOffsetsRequest.ListOffsetsTopic
-
-
 def stable_offsets_of(
     names: Iterable[TopicIdPartition], epochs: Mapping[TopicIdPartition, int], timeout_s: float
 ) -> Any:
@@ -225,25 +242,6 @@ def stable_offsets(
     }
     offsets = ((name, found.get((name.topic, name.partition))) for name in asked)
     return {name: offset for name, offset in offsets if offset is not None}
-
-
-MAX_TOPICS_A_REQUEST = 500
-MAX_PARTITIONS_A_REQUEST = 5_000
-
-MAX_OTHERS_ASKED = 3
-"""The most brokers besides the bootstrap servers that one view tries."""
-
-NO_LEADER = -1
-
-_TOPIC_IDS_SINCE = 10
-"""The first version of Metadata with topic ids (KIP-516): Kafka 2.8. From this version on, an empty
-list of topics means none; before, it meant all."""
-
-_CLOSED = (KafkaConnectionError, KafkaProtocolError, ssl.SSLEOFError, ConnectionResetError)
-_NO_ERROR, _UNKNOWN_TOPIC_OR_PARTITION, _TOPIC_AUTHORIZATION_FAILED = 0, 3, 29
-_TOPIC_RESOURCE = 2
-_CLEANUP_POLICY = "cleanup.policy"
-_PLAINTEXT = KafkaSecurity()
 
 
 class KafkaAdmin:

@@ -117,9 +117,6 @@ class ClusterAdmin(Protocol):
         """Request the cleanup.policy of each of these topics, and their view, from one broker.
 
         A policy may be the cluster's default.
-
-        Raises:
-            ClusterUnreachableError: as for `view`.
         """
         ...
 
@@ -150,8 +147,5 @@ class ClusterAdmin(Protocol):
 
         Args:
             epochs: the leader epoch of the leader, by partition.
-
-        Raises:
-            ClusterUnreachableError: as for `stable_offsets`.
         """
         ...

@@ -25,6 +25,12 @@ from services.rlm.kafka_log.partition_dir import (
 _CLUSTER_ID = re.compile(r"^cluster\.id[ \t]*=[ \t]*(\S+)\s*$", re.MULTILINE)
 
 
+MAX_RECALLED_TOPICS = 10_000
+"""The most topics to recall: twenty requests in one poll. Topics that exist are requested once."""
+
+_log = logging.getLogger(__name__)
+
+
 def read_cluster_id(log_dirs: Sequence[Path]) -> str:
     """Read cluster.id from the directories' meta.properties; directories without one are skipped.
 
@@ -118,12 +124,6 @@ def _once_more(doubt: Doubt | None, now_s: float) -> Doubt:
     return Doubt(now_s, 1) if doubt is None else Doubt(doubt.since_s, doubt.polls + 1)
 
 
-MAX_RECALLED_TOPICS = 10_000
-"""The most topics to recall: twenty requests in one poll. Topics that exist are requested once."""
-
-_log = logging.getLogger(__name__)
-
-
 class RecalledTopics:
     """Find topics of a cluster that RLMM knows and the cluster no longer has. Not thread-safe.
 
@@ -156,11 +156,7 @@ class RecalledTopics:
         return {topic.name for topic in self._known_since_ms}
 
     def read(self) -> None:
-        """Read the topics from RLMM if it is time to; call it once per poll.
-
-        Raises:
-            RemoteStorageError: if RLMM did not return all of them.
-        """
+        """Read the topics from RLMM if it is time to; call it once per poll."""
         if self._polls_until_read:
             self._polls_until_read -= 1
         elif self._polls_until_read == 0:

@@ -3,28 +3,24 @@
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from uuid import UUID
 
 from services.api.errors import (
-    InvalidRequestError,
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.lineage import Lineage, parse_checkpoint
+from services.api.lineage import Lineage
 from services.api.partitions import PolledLog
 from services.api.remote_log_metadata_manager import (
-    MAX_REPORTED_EPOCHS,
-    MAX_REPORTS,
     RemoteLogMetadataManager,
-    all_segments,
 )
-from services.api.remote_storage_manager import IndexType, RemoteStorageManager
+from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segment_batches import MAX_REVISIONS
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.rlm.kafka_admin.cluster_view import ClusterAdmin, ClusterUnreachableError, LogOffsets
+from services.rlm.reporting import report_batches
+from services.rlm.tier_state import TierState
 from services.workflows.deletion import batches
 
 _log = logging.getLogger(__name__)
@@ -39,20 +35,6 @@ class Led:
 
     broker_id: int
     leader_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class _TierLineage:
-    """The lineage of a partition's newest finished segment.
-
-    Attributes:
-        revision: of the partition when its segments were listed.
-        newest: None if no segment is finished.
-    """
-
-    revision: int
-    newest: UUID | None
-    lineage: Lineage
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +65,7 @@ class PolledLogs:
         self._rlmm = rlmm
         self._rsm = rsm
         self._clock = clock
-        self._lineages: dict[TopicIdPartition, _TierLineage] = {}
+        self._tiers: dict[TopicIdPartition, TierState] = {}
         self._sent: dict[TopicIdPartition, _Sent] = {}
 
     def report(self, led: dict[TopicIdPartition, Led]) -> list[Exception]:
@@ -95,7 +77,7 @@ class PolledLogs:
         Args:
             led: all partitions to report; the state of others is dropped.
         """
-        for cache in (self._lineages, self._sent):
+        for cache in (self._tiers, self._sent):
             for name in cache.keys() - led.keys():
                 del cache[name]
         failures: list[Exception] = []
@@ -113,7 +95,8 @@ class PolledLogs:
                 )
                 for name, revision in revisions.items()
             ]
-            for batch in _batches([log for log in logs if self._is_due(log)]):
+            due = filter(self._is_due, logs)
+            for batch in report_batches(due, lambda log: len(log.lineage.entries)):
                 self._rlmm.report_partition_state([], batch)
                 at_s = self._clock()
                 self._sent |= {log.topic_id_partition: _Sent(log, at_s) for log in batch}
@@ -143,62 +126,17 @@ class PolledLogs:
         return {name: revision for name, revision in found.items() if revision}
 
     def _lineage(self, name: TopicIdPartition, revision: int, failures: list[Exception]) -> Lineage:
-        known = self._lineages.get(name)
-        if known is not None and known.revision == revision:
-            return known.lineage
+        state = self._tiers.setdefault(name, TierState(self._rsm, self._rlmm, name))
         try:
-            known = self._lineages[name] = self._read_lineage(name, revision, known)
+            if state.last_seen.revision != revision:
+                state.refresh()
+            return state.lineage.of(state.last_seen)
         except RetriableRemoteStorageError as e:
             failures.append(e)  # The next poll reads it again.
         except RemoteStorageError as e:
             _log.warning("%s: cannot read the tier's lineage: %s", name, e)
-            # Until the revision changes: the reason rarely disappears before.
-            last = Lineage() if known is None else known.lineage
-            known = self._lineages[name] = _TierLineage(revision, None, last)
-        return Lineage() if known is None else known.lineage
-
-    def _read_lineage(
-        self, name: TopicIdPartition, revision: int, known: _TierLineage | None
-    ) -> _TierLineage:
-        newest = newest_finished(all_segments(self._rlmm, name))
-        if newest is None:
-            return _TierLineage(revision, None, Lineage())
-        id = newest.remote_log_segment_id.id
-        if known is not None and known.newest == id:
-            return _TierLineage(revision, id, known.lineage)
-        data = b"".join(self._rsm.fetch_index(newest, IndexType.LEADER_EPOCH))
-        try:
-            return _TierLineage(revision, id, parse_checkpoint(data.decode("ascii")))
-        except UnicodeDecodeError as e:
-            raise InvalidRequestError(f"leader epochs: {e}") from e
+        return state.lineage.last_read
 
     def _is_due(self, log: PolledLog) -> bool:
         sent = self._sent.get(log.topic_id_partition)
         return sent is None or sent.log != log or self._clock() - sent.at_s >= RENEW_S
-
-
-def newest_finished(
-    segments: Iterator[RemoteLogSegmentMetadata],
-) -> RemoteLogSegmentMetadata | None:
-    """Return the finished segment with the latest epoch; of several, the one that ends last."""
-    finished = (s for s in segments if s.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
-    return max(
-        finished,
-        key=lambda s: (s.segment_leader_epochs[-1].leader_epoch, s.end_offset),
-        default=None,
-    )
-
-
-def _batches(logs: Sequence[PolledLog]) -> Iterator[list[PolledLog]]:
-    """Split the logs into batches, one per call."""
-    batch: list[PolledLog] = []
-    epochs = 0
-    for log in logs:
-        more = len(log.lineage.entries)
-        if batch and (len(batch) == MAX_REPORTS or epochs + more > MAX_REPORTED_EPOCHS):
-            yield batch
-            batch, epochs = [], 0
-        batch.append(log)
-        epochs += more
-    if batch:
-        yield batch

@@ -44,6 +44,13 @@ Roles = Mapping[TopicIdPartition, LeadershipChange]
 """The last applied change of each partition."""
 
 
+_Refusals = list[RemoteStorageError]
+_log = logging.getLogger(__name__)
+
+RECALL_EVERY_POLLS = 10
+"""Without log directories, RLMM alone knows which topics the cluster's brokers tier."""
+
+
 @dataclass(frozen=True, slots=True)
 class RoleChanges:
     """The role changes that make the applied roles equal to a view.
@@ -139,10 +146,6 @@ def _change(
     return None if before == leader else leader
 
 
-_Refusals = list[RemoteStorageError]
-_log = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True, slots=True)
 class PolledCluster:
     """The cluster that a broker belongs to.
@@ -157,10 +160,6 @@ class PolledCluster:
     admin: ClusterAdmin
     registered_id: str
     confirm_s: float
-
-
-RECALL_EVERY_POLLS = 10
-"""Without log directories, RLMM alone knows which topics the cluster's brokers tier."""
 
 
 class PollObserver(Protocol):
@@ -218,7 +217,6 @@ class ClusterPoller:
 
         Raises:
             PassFailedError: if the cluster does not answer, or not every change was applied.
-            LogDirError: if the log directories cannot be read.
         """
         try:
             self._directories.scan()

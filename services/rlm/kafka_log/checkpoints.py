@@ -65,11 +65,7 @@ def read_partition_metadata(directory: Path, topic: str, partition: int) -> Topi
 
 
 def read_log_start_offsets(log_dir: Path) -> dict[tuple[str, int], int]:
-    """Read the listed log start offsets by topic and partition; a missing file lists none.
-
-    Raises:
-        LogFileError: UNREADABLE, also if the file is damaged.
-    """
+    """Read the listed log start offsets by topic and partition; a missing file lists none."""
     return read_offset_checkpoint(log_dir / LOG_START_OFFSETS) or {}
 
 
@@ -79,9 +75,6 @@ def read_offset_checkpoint(path: Path) -> dict[tuple[str, int], int] | None:
     A broker creates an empty file when it first starts; that lists none.
 
     Source: OffsetCheckpointFile, CheckpointFile.
-
-    Raises:
-        LogFileError: UNREADABLE, also if the file is damaged.
     """
     data = read_side_file(path, MAX_TEXT_FILE_BYTES)
     if not data:
@@ -129,11 +122,7 @@ class HighWatermarks:
         self._failure: LogFileError | None = None
 
     def refresh(self) -> None:
-        """Check the file now.
-
-        Raises:
-            LogFileError: UNREADABLE, also if the file is damaged.
-        """
+        """Check the file now."""
         with self._lock:
             self._refresh()
             self._require_readable()

@@ -24,6 +24,15 @@ INDEX_INTERVAL_BYTES = 4096
 """Kafka's default of index.interval.bytes; a topic's own value is not on the disk."""
 
 
+_SUFFIXES = {
+    SegmentFile.OFFSET: ".index",
+    SegmentFile.TIMESTAMP: ".timeindex",
+    SegmentFile.TRANSACTION: ".txnindex",
+}
+
+_OFFSET_FIELDS = ((SegmentFile.OFFSET, OFFSET_ENTRY, 0), (SegmentFile.TIMESTAMP, TIME_ENTRY, 1))
+
+
 class IndexBuilder:
     """Build both indexes of a segment from its batches, as a broker does.
 
@@ -102,11 +111,7 @@ def last_indexed_ms(segment: LocalSegment) -> int | None:
 
 
 def offset_before(segment: LocalSegment, time_ms: int) -> int:
-    """Return an offset of the segment before which every record is older than `time_ms`.
-
-    Raises:
-        LogFileError: UNREADABLE.
-    """
+    """Return an offset of the segment before which every record is older than `time_ms`."""
     data = read_side_file(segment.file(".timeindex")) or b""
     # An active segment's index is preallocated: entries of zeros at its end are unused.
     used = data[: len(data) - len(data) % TIME_ENTRY.size].rstrip(b"\0")
@@ -115,22 +120,8 @@ def offset_before(segment: LocalSegment, time_ms: int) -> int:
     return first_offset_since(whole, segment.base_offset, last, time_ms)
 
 
-_SUFFIXES = {
-    SegmentFile.OFFSET: ".index",
-    SegmentFile.TIMESTAMP: ".timeindex",
-    SegmentFile.TRANSACTION: ".txnindex",
-}
-
-
-_OFFSET_FIELDS = ((SegmentFile.OFFSET, OFFSET_ENTRY, 0), (SegmentFile.TIMESTAMP, TIME_ENTRY, 1))
-
-
 class SegmentIndexes:
-    """Compare a segment's index files with its batches, given in order.
-
-    Raises:
-        LogFileError: UNREADABLE.
-    """
+    """Compare a segment's index files with its batches, given in order."""
 
     def __init__(self, segment: LocalSegment) -> None:
         self._segment = segment

@@ -318,9 +318,6 @@ def log_end_problem(local: LocalPartition, log: LocalLog, log_start_offset: int)
     below it has lost its tail, or is a new one on an empty disk: its offsets have other records
     than before. Kafka (LogLoader) would delete such a log and start again at the log start. Here
     the files are the broker's, so an operator decides.
-
-    Raises:
-        LogFileError, SegmentVanishedError: if the folder cannot be read now.
     """
     if log.log_end_offset >= log_start_offset:
         return None

@@ -41,6 +41,15 @@ _PARTITION_DIR = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[
 _LOG_FILE = re.compile(r"[0-9]{20}\.log")
 
 
+_Fingerprints = tuple[Fingerprint, Fingerprint]
+"""The fingerprints of the folder and of its partition.metadata."""
+
+LOCK_FILE = ".lock"
+
+_FLOCK = "hhqqi"
+"""Linux's struct flock: type, whence, start, length, pid."""
+
+
 class SkippedFolder(Enum):
     """Why a partition's folder is not copied."""
 
@@ -72,10 +81,6 @@ class PartitionDir:
     path: Path
     log_start_offset: int | None
     high_watermarks: HighWatermarks
-
-
-_Fingerprints = tuple[Fingerprint, Fingerprint]
-"""The fingerprints of the folder and of its partition.metadata."""
 
 
 @dataclass
@@ -256,12 +261,6 @@ def _rolled_segments(path: Path) -> int:
         return max(len(list_segments(path)) - 1, 0)
     except (LogFileError, OSError):
         return 0
-
-
-LOCK_FILE = ".lock"
-
-_FLOCK = "hhqqi"
-"""Linux's struct flock: type, whence, start, length, pid."""
 
 
 def is_held_by_another(log_dir: Path) -> bool:

@@ -1,4 +1,8 @@
-"""List and read the files of one partition: segments, snapshots, leader epochs."""
+"""List and read the files of one partition: segments, snapshots, leader epochs.
+
+What reads in this folder raises LogFileError (UNREADABLE) if a file cannot be read, and
+SegmentVanishedError if the broker deleted a segment meanwhile: list the directory again.
+"""
 
 import os
 import stat
@@ -16,6 +20,23 @@ from services.api.validation import INT64_MAX
 from services.common.bounded_file import open_regular
 from services.records.batches import BatchError, FileWindow, is_blank, walk_batches
 from services.records.index_files import OFFSET_ENTRY, open_transactions
+
+_GRANULARITY_NS = 100_000_000
+_COARSE_GRANULARITY_NS = 2_000_000_000
+_SECOND_NS = 1_000_000_000
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+
+MAX_SIDE_FILE_BYTES = 256 * 1024 * 1024
+"""Indexes and snapshots are read into memory; Kafka's own limit of an index is far below."""
+
+MAX_TEXT_FILE_BYTES = 16 * 1024 * 1024
+"""Checkpoints and properties take many times their size when parsed; this is 60,000 partitions."""
+
+HEADERS_READ_AHEAD_BYTES = 64 * 1024
+_BLOCK_BYTES = 512
+_LOG = ".log"
+_INDEX = ".index"
+_SNAPSHOT = ".snapshot"
 
 
 class LogDirError(Exception):
@@ -50,11 +71,6 @@ class SegmentVanishedError(Exception):
 def unreadable(path: Path, error: OSError) -> LogFileError:
     """Make an UNREADABLE error of `path`."""
     return LogFileError(ProblemKind.UNREADABLE, path, error.strerror or type(error).__name__)
-
-
-_GRANULARITY_NS = 100_000_000
-_COARSE_GRANULARITY_NS = 2_000_000_000
-_SECOND_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,22 +109,6 @@ def is_settled(changed_ns: int) -> bool:
     is_coarse = changed_ns % _SECOND_NS == 0
     granularity_ns = _COARSE_GRANULARITY_NS if is_coarse else _GRANULARITY_NS
     return time.time_ns() - changed_ns > granularity_ns
-
-
-LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
-
-MAX_SIDE_FILE_BYTES = 256 * 1024 * 1024
-"""Indexes and snapshots are read into memory; Kafka's own limit of an index is far below."""
-
-MAX_TEXT_FILE_BYTES = 16 * 1024 * 1024
-"""Checkpoints and properties take many times their size when parsed; this is 60,000 partitions."""
-
-HEADERS_READ_AHEAD_BYTES = 64 * 1024
-
-_BLOCK_BYTES = 512
-_LOG = ".log"
-_INDEX = ".index"
-_SNAPSHOT = ".snapshot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +169,6 @@ def list_segments(directory: Path) -> tuple[LocalSegment, ...]:
 
     Files that vanish meanwhile are left out; so are `.deleted`, `.cleaned` and `.swap`, which are
     not part of the log.
-
-    Raises:
-        LogFileError: UNREADABLE.
     """
     files = dict(_files(directory, _LOG))
     bases: list[int] = sorted(files)
@@ -203,10 +200,6 @@ def rolled_log_bytes(segment: LocalSegment) -> int:
     It is the end of the file, unless the broker was killed while the file was preallocated: then
     zeros follow the last batch. A log whose last records are missing is not cut at its zeros: they
     may be what a crash has left of the records.
-
-    Raises:
-        OSError: if the file cannot be read.
-        LogFileError: UNREADABLE.
     """
     with FileWindow(segment.log_path, HEADERS_READ_AHEAD_BYTES) as window:
         size = window.size_bytes
@@ -230,20 +223,12 @@ def _last_indexed_position(segment: LocalSegment) -> int:
 
 
 def list_snapshots(directory: Path) -> list[int]:
-    """List the offsets of the producer snapshots, ascending.
-
-    Raises:
-        LogFileError: UNREADABLE.
-    """
+    """List the offsets of the producer snapshots, ascending."""
     return sorted(offset for offset, _ in _files(directory, _SNAPSHOT))
 
 
 def list_indexes(directory: Path) -> list[int]:
-    """List the base offsets of the offset indexes, ascending.
-
-    Raises:
-        LogFileError: UNREADABLE.
-    """
+    """List the base offsets of the offset indexes, ascending."""
     return sorted(offset for offset, _ in _files(directory, _INDEX))
 
 

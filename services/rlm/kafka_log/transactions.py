@@ -31,6 +31,9 @@ from services.rlm.kafka_log.partition_dir import (
     snapshot_path,
 )
 
+MAX_HISTORY = 50_000
+"""The most changes of the oldest open transaction that are kept above the high watermark."""
+
 
 class Transactions:
     """Track the open transactions of a log, batch by batch.
@@ -85,10 +88,6 @@ class ProducerIds:
         """Return whether no batch of the log has a producer id below `offset`, where one begins.
 
         The newest valid producer snapshot counts for what lies below it.
-
-        Raises:
-            SegmentVanishedError: list the directory again.
-            LogFileError: UNREADABLE.
         """
         if lineage != self._lineage:  # Another leader may have replaced records.
             self._lineage, self._none_below = lineage, -1
@@ -118,10 +117,6 @@ def _has_no_producer(segment: LocalSegment) -> bool:
             return False
 
 
-MAX_HISTORY = 50_000
-"""The most changes of the oldest open transaction that are kept above the high watermark."""
-
-
 class LogTail:
     """Follow the end of one partition's log, reading only new batches. Not thread-safe.
 
@@ -149,10 +144,6 @@ class LogTail:
         A transaction whose end is not below it is open: the next leader may not have its end.
 
         Source: ProducerStateManager.firstUnstableOffset.
-
-        Raises:
-            SegmentVanishedError: list the directory again.
-            LogFileError: UNREADABLE.
         """
         at = bisect_right(self._oldest_open, high_watermark, key=itemgetter(0))
         if at == 0:
@@ -168,12 +159,7 @@ class LogTail:
         return high_watermark if first is None else min(first, high_watermark)
 
     def follow(self, segments: Sequence[LocalSegment]) -> None:
-        """Read to the end of `segments`, of which there is at least one.
-
-        Raises:
-            SegmentVanishedError: list the directory again.
-            LogFileError: UNREADABLE.
-        """
+        """Read to the end of `segments`, of which there is at least one."""
         active = segments[-1]
         if active.base_offset != self._base_offset or active.file_bytes < self.end_position:
             history = self._history_before(segments)
@@ -241,10 +227,6 @@ def transactions_at(segments: Sequence[LocalSegment], offset: int) -> Transactio
     follow. Without a snapshot, the search starts at the log's start with none open, as a broker's
     recovery does. Batches after a damaged one in a rolled segment are skipped: neither such a
     segment nor any later one is copied.
-
-    Raises:
-        SegmentVanishedError: list the directory again.
-        LogFileError: UNREADABLE.
     """
     start, snapshot = _newest_snapshot(segments, offset)
     transactions = Transactions(None if snapshot is None else open_transactions(snapshot))

@@ -107,9 +107,7 @@ class ExpirationTask:
         The pass begins no deletion if another service owns retention, or nothing can be due.
 
         Raises:
-            LogFileError, SegmentVanishedError: if the folder cannot be read now.
             LineageUnknownError: if the tier's leader epochs are lost or damaged.
-            RemoteStorageError: if a service refused, or is unreachable.
         """
         report = ExpirationReport()
 

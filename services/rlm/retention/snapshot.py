@@ -25,6 +25,15 @@ from services.rlm.tier import Tier
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
+LOOK_AT_LEASES_MS = 60_000
+"""The interval of checks while a copy is leased or runs here, or an export keeps a segment: the end
+of any of these changes no revision."""
+
+MAX_SEGMENTS = 100_000
+"""The segments of all snapshots in the process, about 110 MiB. A pass lists its whole partition,
+and as many passes run at once as there are threads."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A partition at one revision, with all of its segments.
@@ -102,11 +111,6 @@ def take_snapshot(
             return Snapshot(state.value, tuple(segments), state.revision)
 
 
-LOOK_AT_LEASES_MS = 60_000
-"""The interval of checks while a copy is leased or runs here, or an export keeps a segment: the end
-of any of these changes no revision."""
-
-
 def may_be_due(
     tier: Tier,
     only_local_bytes: int,
@@ -176,8 +180,3 @@ def due_at_bytes(plan: RetentionPlan, config: TopicConfig) -> int | None:
     is_applied = not any(note.startswith(SIZE_NOT_APPLIED) for note in plan.notes)
     excess_bytes = max(stopped_at.segment_size_in_bytes, 1) if is_applied else 1
     return config.retention_bytes - plan.counted_bytes + excess_bytes
-
-
-MAX_SEGMENTS = 100_000
-"""The segments of all snapshots in the process, about 110 MiB. A pass lists its whole partition,
-and as many passes run at once as there are threads."""

@@ -111,7 +111,6 @@ class DisabledTopics:
 
         Raises:
             PassFailedError: if some could not be marked for deletion; the next pass retries.
-            RetriableRemoteStorageError: if RLMM is unreachable.
         """
         refused: list[RemoteStorageError] = []
         for names in batches(self._found(refused), MAX_STOPS):

@@ -122,7 +122,6 @@ class _Removal:
 
         Raises:
             PassFailedError: if something could not be removed yet.
-            RemoteStorageError: if a service is unreachable.
         """
         remover, summary = self._remover, self._summary
         try:

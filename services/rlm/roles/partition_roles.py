@@ -38,6 +38,10 @@ from services.workflows.deletion import batches
 _log = logging.getLogger(__name__)
 
 
+_MAX_GIVEN_UP = 10_000
+_MAX_WITHOUT_ROLE = 10_000
+
+
 class PartitionSource(Enum):
     """The source of roles.
 
@@ -86,10 +90,6 @@ class StaticSource:
                 for change, outcome in zip(changes, outcomes, strict=True)
                 if outcome is None
             }
-
-
-_MAX_GIVEN_UP = 10_000
-_MAX_WITHOUT_ROLE = 10_000
 
 
 class PartitionRoles:

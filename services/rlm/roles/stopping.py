@@ -60,6 +60,10 @@ _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 _REASON = DeletionReason.TIERING_DISABLED
 
 
+Left = RemoteStorageError | Callable[[], "Left"] | None
+"""The next step of a stop, or its outcome."""
+
+
 class BatchedDeletion:
     """Delete the segments that `begin` yields, one batch per call. Not thread-safe.
 
@@ -100,10 +104,6 @@ class BatchedDeletion:
             return False
         self._outcomes = outcomes
         return True
-
-
-Left = RemoteStorageError | Callable[[], "Left"] | None
-"""The next step of a stop, or its outcome."""
 
 
 def take_steps(stops: Sequence[Left], is_rlmm_ready: Callable[[], bool]) -> list[Left]:
@@ -191,11 +191,7 @@ class TierDeletion:
     now_ms: Callable[[], int]
 
     def is_rlmm_ready(self, name: TopicIdPartition) -> bool:
-        """Return whether RLMM is ready for the partition.
-
-        Raises:
-            RetriableRemoteStorageError: if RLMM is unreachable.
-        """
+        """Return whether RLMM is ready for the partition."""
         return self.rlmm.is_ready(name)
 
     def mark_partition(self, name: TopicIdPartition, leader_epoch: int | None) -> None:
@@ -203,7 +199,6 @@ class TierDeletion:
 
         Raises:
             FencedLeaderEpochError: if RLMM knows a later leader epoch.
-            RetriableRemoteStorageError: if RLMM is unreachable.
         """
         marked = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
         event = RemotePartitionDeleteMetadata(name, marked, self.now_ms(), self.broker_id)
@@ -215,7 +210,6 @@ class TierDeletion:
 
         Raises:
             InvalidStateTransitionError: if it has some.
-            RetriableRemoteStorageError: if RLMM is unreachable.
         """
         try:
             left = next(all_segments(self.rlmm, name, states=_COPIES), None)
@@ -239,7 +233,6 @@ class TierDeletion:
             DeletionRefusedError: if the settings do not allow it.
             RemoteResourceNotFoundError: if RLMM does not know the topic: there is nothing to
                 delete.
-            RetriableRemoteStorageError: if RLMM is unreachable.
         """
         stored = self.rlmm.topic_config(name.topic_id)
         if by_settings and stored.config.remote_storage_enable is not False:
@@ -259,8 +252,6 @@ class TierDeletion:
             DeletionRefusedError: if the settings forbid it, or another broker is copying a segment.
             FencedLeaderEpochError: if another broker leads the partition.
             InvalidStateTransitionError: if its log is not here.
-            LogFileError, SegmentVanishedError, LineageUnknownError: if the log cannot be read.
-            RetriableRemoteStorageError: if RLMM is unreachable.
         """
         name, now_ms = partition.topic_id_partition, self.now_ms()
         # The report of another task may overtake this one: then make and send a new one.

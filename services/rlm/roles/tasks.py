@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.common.cancellation import Cancellation, Flag
-from services.rlm.copy.report import NoProgress
+from services.rlm.copy.report import Progress
 from services.rlm.copy.rules import CopyRules
 from services.rlm.copy.segment import SegmentCopier
 from services.rlm.copy.task import CopyTask
@@ -27,6 +27,9 @@ from services.rlm.reporting import announce
 from services.rlm.retention.expiration_task import Expiration, ExpirationTask
 from services.rlm.scheduler import PassFailedError, RunAgain, Task
 
+_COPY_TURN_S = 10.0
+_log = logging.getLogger(__name__)
+
 
 class FollowerTask:
     """Keep the state of a followed partition current; change nothing in the tier."""
@@ -39,11 +42,7 @@ class FollowerTask:
         self._broker_id = broker_id
 
     def run(self) -> None:
-        """Announce the role and refresh the tier state.
-
-        Raises:
-            RemoteStorageError: if RLMM fails now.
-        """
+        """Announce the role and refresh the tier state."""
         partition = self._partition
         leadership = partition.role.leadership
         if leadership is None or leadership.is_leader:
@@ -51,10 +50,6 @@ class FollowerTask:
         announce(self._rlmm, partition, leadership, leadership.leader_epoch, self._broker_id)
         if not partition.tier.is_as_polled:
             partition.tier.refresh()
-
-
-_COPY_TURN_S = 10.0
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +149,7 @@ class PartitionTasks:
             shared.rlmm,
             shared.broker_id,
             shared.copy_rules,
-            NoProgress(),
+            Progress(),
             cancel.stopping,
             cancel.cancelled,
             turn_s=_COPY_TURN_S,
