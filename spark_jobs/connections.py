@@ -46,9 +46,10 @@ class Services:
     security: SecurityOptions = NOT_CHOSEN
 
     @contextmanager
-    def connected_rlmm(self) -> Iterator[RemoteLogMetadataManager]:
+    def connected_rlmm(self, *, retries: bool = True) -> Iterator[RemoteLogMetadataManager]:
         with self.open_channel(self.rlmm) as channel:
-            yield self.retried(RemoteLogMetadataManagerClient(channel, self.rlmm))
+            rlmm = RemoteLogMetadataManagerClient(channel, self.rlmm)
+            yield self.retried(rlmm) if retries else rlmm
 
     @contextmanager
     def connected_rsm(self) -> Iterator[RemoteStorageManager]:

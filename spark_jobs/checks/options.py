@@ -1,4 +1,7 @@
-"""Parse the options of checks; imports nothing of Spark."""
+"""Parse the options of checks; imports nothing of Spark.
+
+A value that is out of bounds raises InvalidRequestError, which names the option.
+"""
 
 import argparse
 from collections.abc import Sequence
@@ -112,30 +115,15 @@ class CheckReport:
 
 
 def parse_reconcile(argv: Sequence[str]) -> ReconcileConfig:
-    """Parse the command line of `reconcile`.
-
-    Raises:
-        InvalidRequestError: a value is out of bounds; names the option.
-    """
-    parser = argparse.ArgumentParser(
-        prog="reconcile", description="Compare the object store with the metadata."
-    )
-    _add_options(parser)
+    parser = _parser("reconcile", "Compare the object store with the metadata.")
     add = parser.add_argument
     add("--delete", action="store_true", help="delete orphans that an earlier run saw")
     add("--grace-ms", type=int, default=DEFAULT_GRACE_MS, help="ignore younger objects")
-    add(
-        "--inventory",
-        metavar="FILE",
-        help="S3's manifest.json, or CSV, Parquet or ORC; instead of a listing",
-    )
+    instead = "S3's manifest.json, or CSV, Parquet or ORC; instead of a listing"
+    add("--inventory", metavar="FILE", help=instead)
     add("--bucket", default="", help="the bucket that the inventory must be of")
-    add(
-        "--max-inventory-age-ms",
-        type=int,
-        default=MAX_INVENTORY_AGE_MS,
-        help="refuse an older inventory; default: three days",
-    )
+    older = "refuse an older inventory; default: three days"
+    add("--max-inventory-age-ms", type=int, default=MAX_INVENTORY_AGE_MS, help=older)
     arguments = parser.parse_args(argv)
     inventory = None
     if arguments.inventory is not None:
@@ -146,21 +134,13 @@ def parse_reconcile(argv: Sequence[str]) -> ReconcileConfig:
         options_of(arguments, EngineName.SPARK),
         arguments.delete,
         arguments.grace_ms,
-        tuple(arguments.locations or [CURRENT_LOCATION]),
+        _locations(arguments),
         inventory,
     )
 
 
 def parse_scrub(argv: Sequence[str]) -> ScrubConfig:
-    """Parse the command line of `scrub`.
-
-    Raises:
-        InvalidRequestError: a value is out of bounds; names the option.
-    """
-    parser = argparse.ArgumentParser(
-        prog="scrub", description="Read stored segments and verify their checksums."
-    )
-    _add_options(parser, "topics")
+    parser = _parser("scrub", "Read stored segments and verify their checksums.", "topics")
     add = parser.add_argument
     add("--bytes-per-s", type=float, default=DEFAULT_RATE_BYTES_PER_S, help="0: no limit")
     add("--part", default="1/1", metavar="I/N", help="only part I of N; a segment keeps its part")
@@ -171,34 +151,21 @@ def parse_scrub(argv: Sequence[str]) -> ScrubConfig:
         arguments.bytes_per_s or None,
         part,
         parts,
-        tuple(arguments.locations or [CURRENT_LOCATION]),
+        _locations(arguments),
     )
 
 
 def parse_rebuild(argv: Sequence[str]) -> RebuildConfig:
-    """Parse the command line of `rebuild`.
-
-    Raises:
-        InvalidRequestError: a value is out of bounds; names the option.
-    """
-    parser = argparse.ArgumentParser(
-        prog="rebuild", description="Rebuild the metadata from the manifests in the bucket."
-    )
-    _add_options(parser)
-    parser.add_argument(
-        "--apply",
-        action="store_true",
-        help="freeze all deletions and import what the metadata lacks",
-    )
+    parser = _parser("rebuild", "Rebuild the metadata from the manifests in the bucket.")
+    apply_help = "freeze all deletions and import what the metadata lacks"
+    parser.add_argument("--apply", action="store_true", help=apply_help)
     arguments = parser.parse_args(argv)
-    return RebuildConfig(
-        options_of(arguments, EngineName.SPARK),
-        arguments.apply,
-        tuple(arguments.locations or [CURRENT_LOCATION]),
-    )
+    options = options_of(arguments, EngineName.SPARK)
+    return RebuildConfig(options, arguments.apply, _locations(arguments))
 
 
-def _add_options(parser: argparse.ArgumentParser, *more: str) -> None:
+def _parser(name: str, description: str, *more: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=name, description=description)
     add_options(parser, (*more, *JOB_OPTIONS))
     parser.add_argument(
         "--location",
@@ -208,6 +175,11 @@ def _add_options(parser: argparse.ArgumentParser, *more: str) -> None:
         metavar="N",
         help="number of a location; may be repeated; default: that of new segments",
     )
+    return parser
+
+
+def _locations(arguments: argparse.Namespace) -> tuple[int, ...]:
+    return tuple(arguments.locations or [CURRENT_LOCATION])
 
 
 def _require_locations(locations: Sequence[int]) -> None:

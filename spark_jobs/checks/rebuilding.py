@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from services.api.errors import RemoteStorageError
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects
 from services.workflows.rebuild import (
@@ -54,12 +55,13 @@ def rebuild_partitions(
     """
     done = Rebuilt()
     with (
-        services.connected_rlmm() as rlmm,
+        services.connected_rlmm(retries=False) as rlmm,
         services.connected_rsm() as rsm,
         services.connected_objects() as objects,
         ThreadPoolExecutor(READERS) as readers,
     ):
-        comparing = _Comparing(rlmm, rsm, objects, plan, readers)
+        # Whole partitions: only from the audit trail is it known what a lost answer has imported.
+        comparing = services.retried(_Comparing(rlmm, rsm, objects, plan, readers))
         for _, rows in groupby(rows_in(batches), key=partition_key):
             done.add(comparing.partition(list(rows)))
     yield from batches_of(_rows_of(done), REBUILT_SCHEMA)
@@ -81,6 +83,13 @@ class _Comparing:
 
     def partition(self, rows: Sequence[Row]) -> Rebuilt:
         """Compare and import one partition from all its rows."""
+        try:
+            return self._compared(rows)
+        except RemoteStorageError:
+            self.__dict__.pop("_view", None)  # RLMM may know the partition by now
+            raise
+
+    def _compared(self, rows: Sequence[Row]) -> Rebuilt:
         rebuild = Rebuild(self.rlmm, self.rsm, self.objects, self.plan)
         listed = [each for row in rows for each in views_of(row)]
         if not listed:
