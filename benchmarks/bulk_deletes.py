@@ -13,7 +13,7 @@ from minio.deleteobjects import DeleteObject
 
 from benchmarks.deployment import Deployment
 from benchmarks.many_segments import make_segments, store_objects, store_rows
-from spark_jobs.options import SweepOptions
+from spark_jobs.options import SweepConfig, SweepOptions
 from spark_jobs.sweeps import retention_sweep
 from spark_jobs.sweeps.stages import Engine
 from spark_jobs.sweeps.sweep import SweepRun
@@ -32,7 +32,7 @@ def swept(engine_in: Callable[[Path], Engine], services: Deployment, directory: 
     Args:
         engine_in: returns an engine that keeps its stages in a directory.
     """
-    config = retention_sweep.Config(_options(services, _expired_topic(services)))
+    config = SweepConfig(_options(services, _expired_topic(services)))
     plan_id = uuid4().hex
     where = directory / plan_id
     where.mkdir()

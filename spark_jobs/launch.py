@@ -26,6 +26,10 @@ from spark_jobs.sweeps.stages import Engine, TooManySegmentsError
 from spark_jobs.sweeps.sweep import Say, SweepRun
 from spark_jobs.sweeps.sweep_error import EXIT_REFUSED, SweepError, service_errors
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_AGAIN_S = 0.1
+_STOPPED = "stopped; run the command again to finish what it began"
+
 
 class JobConfig(Protocol):
     """The configuration of a job; each job has its own dataclass."""
@@ -37,12 +41,6 @@ class JobConfig(Protocol):
     def may_speculate(self) -> bool:
         """Whether Spark may run a second copy of a slow task beside the first one."""
         ...
-
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_AGAIN_S = 0.1
-
-_STOPPED = "stopped; run the command again to finish what it began"
 
 
 class Report(Protocol):

@@ -6,6 +6,7 @@ from importlib import import_module
 
 from spark_jobs.checks.options import CheckReport, parse_rebuild, parse_reconcile, parse_scrub
 from spark_jobs.launch import ConfigT, RunJob, run_as_program
+from spark_jobs.options import parse_sweep
 from spark_jobs.sweeps import partition_removal_sweep, retention_sweep
 from spark_jobs.sweeps.stages import Engine
 from spark_jobs.sweeps.sweep import SweepRun
@@ -16,12 +17,12 @@ Job = Callable[[Sequence[str]], int]
 
 def _retention(argv: Sequence[str]) -> int:
     job = retention_sweep
-    return run_as_program(job.JOB, lambda: job.parse_args(argv), job.run)
+    return run_as_program(job.JOB, lambda: parse_sweep(job.JOB, "--copy-grace-ms", argv), job.run)
 
 
 def _removal(argv: Sequence[str]) -> int:
     job = partition_removal_sweep
-    return run_as_program(job.JOB, lambda: job.parse_args(argv), job.run)
+    return run_as_program(job.JOB, lambda: parse_sweep(job.JOB, "--grace-ms", argv), job.run)
 
 
 def _reconcile(argv: Sequence[str]) -> int:

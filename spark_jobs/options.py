@@ -3,7 +3,7 @@
 import argparse
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
@@ -30,6 +30,7 @@ LOCAL_SEGMENTS = 3_000_000
 """The in-process engine takes tiers of up to so many segments, unless it is chosen by name."""
 
 RETRY_FOR_S = 30.0
+GRACE_MS = 3_600_000
 _URI = re.compile(r"[a-z][a-z0-9+.-]*:/")
 
 
@@ -171,6 +172,26 @@ class SweepOptions:
         return Services(self.rlmm, self.rsm, self.retry_for_s, self.security)
 
 
+@dataclass(frozen=True, slots=True)
+class SweepConfig:
+    """Options of a sweep, and its grace period.
+
+    Attributes:
+        grace_ms: retention treats a copy as in progress this long after it began; a removal skips
+            partitions that were marked less than this ago, so that copies in progress can end.
+    """
+
+    options: SweepOptions
+    grace_ms: int = GRACE_MS
+
+    def __post_init__(self) -> None:
+        require(self.grace_ms >= 0, "the grace period", "must not be negative")
+
+    @property
+    def may_speculate(self) -> bool:
+        return self.options.segments_per_s is None
+
+
 OPTIONS = {each.name: each for each in fields(SweepOptions) if each.metadata}
 """Fields of SweepOptions that command lines have, but the addresses."""
 
@@ -222,6 +243,19 @@ def add_security_options(parser: argparse.ArgumentParser) -> None:
     add("--tls-key", type=Path, default=files.key, help=f"or {KEY_VARIABLE}")
     add("--token-file", type=Path, default=files.token, help=f"or {TOKEN_VARIABLE}")
     add("--plaintext", action="store_true", default=chosen.plaintext, help=PLAINTEXT_VARIABLE)
+
+
+def parse_sweep(job: str, grace_flag: str, argv: Sequence[str]) -> SweepConfig:
+    """Parse the command line of a sweep.
+
+    Raises:
+        InvalidRequestError: a value is out of bounds; names the option.
+    """
+    parser = argparse.ArgumentParser(prog=job)
+    add_options(parser)
+    parser.add_argument(grace_flag, dest="grace_ms", type=int, default=GRACE_MS)
+    arguments = parser.parse_args(argv)
+    return SweepConfig(options_of(arguments), arguments.grace_ms)
 
 
 def options_of(arguments: argparse.Namespace, engine: EngineName | None = None) -> SweepOptions:

@@ -70,7 +70,7 @@ def retention(
     copy_grace_ms: Annotated[
         int,
         typer.Option(min=0, help="Treat a copy as in progress this long after it began, ms."),
-    ] = 3_600_000,
+    ] = options.GRACE_MS,
     **given: Any,
 ) -> None:
     """Delete what retention no longer keeps.
@@ -84,9 +84,9 @@ def retention(
       2  refused, all or in part; another run would refuse it again
       3  a service or Spark failed; run the command again and it continues
     """
-    from spark_jobs.sweeps.retention_sweep import JOB, Config, run
+    from spark_jobs.sweeps.retention_sweep import JOB, run
 
-    config = Config(_options(call, given), copy_grace_ms)
+    config = options.SweepConfig(_options(call, given), copy_grace_ms)
     raise typer.Exit(_run(JOB, config, run, call))
 
 
@@ -111,9 +111,9 @@ def removal(
       2  refused, all or in part; another run would refuse it again
       3  a service or Spark failed; run the command again and it continues
     """
-    from spark_jobs.sweeps.partition_removal_sweep import JOB, Config, run
+    from spark_jobs.sweeps.partition_removal_sweep import JOB, run
 
-    config = Config(_options(call, given), grace_ms)
+    config = options.SweepConfig(_options(call, given), grace_ms)
     raise typer.Exit(_run(JOB, config, run, call))
 
 

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 from pyspark.sql import SparkSession
 
 from services.api.ids import TopicIdPartition, uuid_from_text
-from spark_jobs.options import SweepOptions
+from spark_jobs.options import SweepConfig, SweepOptions
 from spark_jobs.sweeps import partition_removal_sweep, retention_sweep
 from spark_jobs.sweeps.report import COUNTS, PARTITION_KEYS, SEGMENT_KEYS, SweepReport
 from spark_jobs.sweeps.spark_engine import SparkEngine
@@ -87,7 +87,7 @@ class Jobs:
         copy_grace_ms: int = 3_600_000,
         **options: Any,
     ) -> Done:
-        config = retention_sweep.Config(self._options(topics, options), copy_grace_ms)
+        config = SweepConfig(self._options(topics, options), copy_grace_ms)
         this = self._run(retention_sweep.JOB, at)
         with service_errors():
             report = retention_sweep.run(self.engine_in(this.directory), this, config)
@@ -96,7 +96,7 @@ class Jobs:
     def removal(
         self, topics: list[str], at: Phases | None = None, *, grace_ms: int = 0, **options: Any
     ) -> Done:
-        config = partition_removal_sweep.Config(self._options(topics, options), grace_ms)
+        config = SweepConfig(self._options(topics, options), grace_ms)
         this = self._run(partition_removal_sweep.JOB, at)
         with service_errors():
             report = partition_removal_sweep.run(self.engine_in(this.directory), this, config)

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from services.local.stack import own_environment
-from spark_jobs.options import SweepOptions
+from spark_jobs.options import SweepConfig, SweepOptions
 from spark_jobs.spark_session import SparkSettings, spark_session
 from spark_jobs.sweeps import retention_sweep
 from spark_jobs.sweeps.spark_engine import SparkEngine
@@ -91,7 +91,7 @@ def main(argv: Sequence[str]) -> None:
             engine = SparkEngine(spark, f"file:{this.directory}")
             try:
                 with service_errors():
-                    report = retention_sweep.run(engine, this, retention_sweep.Config(options))
+                    report = retention_sweep.run(engine, this, SweepConfig(options))
             except SweepError as e:
                 _say({"error": str(e), "plan_id": plan_id})
             else:

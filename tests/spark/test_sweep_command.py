@@ -17,7 +17,7 @@ from services.api.errors import InvalidRequestError
 from services.api.ids import uuid_to_text
 from services.cli.main import main
 from spark_jobs import launch
-from spark_jobs.options import EngineName, SweepOptions
+from spark_jobs.options import EngineName, SweepConfig, SweepOptions, parse_sweep
 from spark_jobs.sweeps import retention_sweep
 from spark_jobs.sweeps.report import SweepReport
 from spark_jobs.sweeps.sweep_error import SweepError
@@ -123,7 +123,7 @@ class SignalledFinalizer:
 
 def test_a_signal_that_comes_within_a_finalizer_is_not_lost(tier: Tier) -> None:
     rsm, rlmm = tier.rsm_process.address, tier.rlmm_process.address
-    config = retention_sweep.Config(SweepOptions(rsm, rlmm))
+    config = SweepConfig(SweepOptions(rsm, rlmm))
 
     def run(*_: object) -> SweepReport:
         SignalledFinalizer()
@@ -226,7 +226,7 @@ def test_a_sweep_that_fails_in_a_wave_reports_the_waves_before(tier: Tier, tmp_p
             rsm, rlmm, topics=(tp.topic,), apply=True, wave_segments=2, retry_for_s=0.1,
             engine=EngineName.LOCAL, report=report,
         )  # fmt: skip
-        config = retention_sweep.Config(options)
+        config = SweepConfig(options)
         launch.launch(retention_sweep.JOB, config, retention_sweep.run, say, None)
         done: dict[str, Any] = json.loads(report.read_text())
         return done
@@ -261,7 +261,7 @@ def test_a_report_that_cannot_be_written_at_the_end_is_kept(tier: Tier, tmp_path
         if phase == "reporting":
             report.parent.rename(tmp_path / "away")
 
-    config = retention_sweep.Config(options)
+    config = SweepConfig(options)
     with pytest.raises(SweepError, match=re.escape(str(report))) as raised:
         launch.launch(retention_sweep.JOB, config, retention_sweep.run, say, None)
     assert raised.value.exit_code == 3
@@ -292,7 +292,7 @@ def test_a_failed_sweep_whose_report_cannot_be_written_says_both(
             tier.rlmm_process.kill()
             report.parent.rename(tmp_path / "away")
 
-    config = retention_sweep.Config(options)
+    config = SweepConfig(options)
     with pytest.raises(SweepError, match=rlmm):
         launch.launch(retention_sweep.JOB, config, retention_sweep.run, fail_in_second_wave, None)
     tier.rlmm_process.start()
@@ -307,4 +307,4 @@ def test_a_failed_sweep_whose_report_cannot_be_written_says_both(
 )
 def test_the_job_names_an_option_that_is_out_of_bounds(wrong: list[str]) -> None:
     with pytest.raises(InvalidRequestError, match=wrong[0]):
-        retention_sweep.parse_args(["--rsm", "a:1", "--rlmm", "b:2", *wrong])
+        parse_sweep("retention", "--copy-grace-ms", ["--rsm", "a:1", "--rlmm", "b:2", *wrong])

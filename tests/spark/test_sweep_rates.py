@@ -23,7 +23,7 @@ from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
-from spark_jobs.options import SweepOptions
+from spark_jobs.options import SweepConfig, SweepOptions
 from spark_jobs.sweeps import retention_sweep
 from spark_jobs.sweeps.local_engine import LocalEngine
 from spark_jobs.sweeps.plan import PLAN_SCHEMA
@@ -156,7 +156,7 @@ def test_a_sweep_waits_for_a_service_that_has_too_much_to_do(
         tier = ServedTier(in_process.rsm, rlmm, in_process.rsm_address, address)
         [tp] = due_partitions(tier, 2, 1)
         options = SweepOptions(in_process.rsm_address, address, (tp.topic,), apply=True)
-        config = retention_sweep.Config(replace(options, retry_for_s=0.0))
+        config = SweepConfig(replace(options, retry_for_s=0.0))
         this = SweepRun(retention_sweep.JOB, uuid4().hex, tmp_path, lambda _: None)
         report = retention_sweep.run(LocalEngine(tmp_path), this, config)
         assert (report.outcome, busy.refused) == ("DONE", 3)
