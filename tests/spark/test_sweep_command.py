@@ -221,9 +221,9 @@ def test_a_sweep_that_fails_in_a_wave_reports_the_waves_before(tier: Tier, tmp_p
     files = [tmp_path / "first.json", tmp_path / "second.json"]
     waves = iter(range(2))
 
-    def run(report: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    def run(report: Path, say: Callable[[str], None], retry_for_s: float) -> dict[str, Any]:
         options = SweepOptions(
-            rsm, rlmm, topics=(tp.topic,), apply=True, wave_segments=2, retry_for_s=0.1,
+            rsm, rlmm, topics=(tp.topic,), apply=True, wave_segments=2, retry_for_s=retry_for_s,
             engine=EngineName.LOCAL, report=report,
         )  # fmt: skip
         config = SweepConfig(options)
@@ -236,13 +236,13 @@ def test_a_sweep_that_fails_in_a_wave_reports_the_waves_before(tier: Tier, tmp_p
             tier.rlmm_process.kill()
 
     with pytest.raises(SweepError, match=rlmm) as raised:
-        run(files[0], kill_before_second_wave)
+        run(files[0], kill_before_second_wave, 0.1)
     assert raised.value.exit_code == 3
     tier.rlmm_process.start()
     failed = json.loads(files[0].read_text())
     assert (failed["outcome"], failed["error"]) == ("FAILED", str(raised.value))
     assert failed["partitions"][0]["outcome"] == "REMAINING"
-    rest = run(files[1], lambda _: None)
+    rest = run(files[1], lambda _: None, 30.0)
     assert (rest["outcome"], rest["error"]) == ("DONE", None)
     deleted = [each["segment_id"] for report in (failed, rest) for each in report["segments"]]
     assert len(failed["segments"]) == 2
