@@ -13,10 +13,10 @@ from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.retry import RETRIABLE_ERRORS
 from services.records.batches import Batch, BatchError, Claims, StreamWindow, verified, walk_batches
+from services.records.columns import RecordsBuilder
 from services.records.decode import UnreadableRecordsError
 from services.records.index_files import AbortedTxn, OffsetIndex
 from services.rpc.client.direct import DirectReader
-from spark_jobs.records.decoding import RecordsBuilder
 from spark_jobs.records.options import RecordsOptions
 from spark_jobs.records.plan import Piece
 
@@ -52,13 +52,13 @@ def _read_pieces(
 ) -> Iterator[pa.RecordBatch]:
     for piece in pieces:
         segment = piece.extent.segment
-        made = RecordsBuilder(segment.topic_id_partition, options)
+        made = _builder(segment, options)
         try:
             for batch in _batches(rsm, fetch, options, piece):
                 made.add(batch, piece.extent.first, piece.extent.last)
                 if made.is_full:
                     yield made.rows()
-                    made = RecordsBuilder(segment.topic_id_partition, options)
+                    made = _builder(segment, options)
             if not made.is_empty:
                 yield made.rows()
         except UnreadableRecordsError as e:
@@ -77,6 +77,11 @@ def _read_pieces(
                 f"{_name(segment)}: {e}. Retention may have deleted it since the read began; read "
                 "again from the present log start"
             ) from e
+
+
+def _builder(segment: RemoteLogSegmentMetadata, options: RecordsOptions) -> RecordsBuilder:
+    since, until = options.from_time_ms, options.to_time_ms
+    return RecordsBuilder(segment.topic_id_partition, options.max_batch_bytes, since, until)
 
 
 def _batches(

@@ -7,13 +7,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from services.api.segments import SegmentLeaderEpoch
+from services.records.columns import LAST_MS
 
 STRING, INT, LONG = pa.string(), pa.int32(), pa.int64()
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 EPOCH = pa.struct({"leader_epoch": INT, "start_offset": LONG})
 EPOCHS = pa.list_(pa.field("element", EPOCH))
-LAST_MS = (2**63 - 1) // 1_000
-"""The last time that Spark can hold."""
 
 
 def micros(time_ms: int | None) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 
-from spark_jobs.records.schema import RECORDS_ARROW
+from services.records import columns
 from spark_jobs.records.source import SedimentRecords
 from tests.harness.tier import SmallTier
 
@@ -38,7 +38,7 @@ def rows_of(reader: Any, partition: InputPartition) -> list[Record]:
     moved: Any = pickle.loads(pickle.dumps(reader))
     rows: list[Record] = []
     for batch in moved.read(pickle.loads(pickle.dumps(partition))):
-        assert batch.schema == RECORDS_ARROW
+        assert batch.schema == columns.RECORDS_SCHEMA
         rows += batch.to_pylist()
     return rows
 

@@ -28,11 +28,12 @@ from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.partitions import OffsetGap
 from services.common.inflate import Codec
 from services.local.seaweedfs import S3Endpoint
+from services.records import columns
 from services.records.index_files import AbortedTxn
 from services.rlm.copy.ship import ShipSettings, ship
 from services.rpc.client.direct import DirectReader
 from services.rsm.settings import RsmSettings
-from spark_jobs.records.schema import RECORDS_ARROW, RECORDS_SCHEMA
+from spark_jobs.records.schema import RECORDS_SCHEMA
 from spark_jobs.records.source import SedimentRecords
 from spark_jobs.records.stream import EPOCHS, FIRST, from_json
 from tests.harness.served import serving
@@ -95,7 +96,7 @@ def decoded(text: str | None) -> bytes | None:
 
 
 def test_the_schema_is_the_same_in_spark_and_in_arrow() -> None:
-    assert to_arrow_schema(RECORDS_SCHEMA, timezone="UTC") == RECORDS_ARROW
+    assert to_arrow_schema(RECORDS_SCHEMA, timezone="UTC") == columns.RECORDS_SCHEMA
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])

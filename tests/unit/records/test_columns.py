@@ -1,6 +1,7 @@
 """Rows that are made of all records at once are those that are made record by record."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -9,22 +10,15 @@ import pytest
 
 from services.api.ids import TopicIdPartition, random_uuid
 from services.api.validation import INT64_MAX
-from services.common.inflate import Codec
+from services.common.inflate import DEFAULT_LIMIT_BYTES, Codec
 from services.records.batches import HEADER_BYTES, Batch
+from services.records.columns import RECORDS_SCHEMA, RecordsBuilder
 from services.records.decode import RecordColumns, UnreadableRecordsError, decode
-from spark_jobs.records.decoding import RecordsBuilder
-from spark_jobs.records.options import RecordsOptions, records_options
-from spark_jobs.records.schema import RECORDS_ARROW, as_batch
 from tests.harness.committed_reads import batches_in
 from tests.unit.rlm.kafka_bytes import TRANSACTIONAL, batch, varint
 
-pytestmark = pytest.mark.spark
 TP = TopicIdPartition(random_uuid(), "orders", 3)
 APPEND_TIME = 0x08
-
-
-def options(**given: str) -> RecordsOptions:
-    return records_options({"topic": "orders", **given})[1]
 
 
 def text(chance: Random) -> bytes:
@@ -58,32 +52,40 @@ def random_batch(chance: Random, base: int, *, with_headers: bool = False) -> by
     )
 
 
-def one_by_one(
-    batches: list[Batch], first: int, last: int, chosen: RecordsOptions
-) -> pa.RecordBatch:
+@dataclass(frozen=True)
+class Chosen:
+    limit_bytes: int = DEFAULT_LIMIT_BYTES
+    from_time_ms: int | None = None
+    to_time_ms: int | None = None
+
+    def builder(self) -> RecordsBuilder:
+        return RecordsBuilder(TP, self.limit_bytes, self.from_time_ms, self.to_time_ms)
+
+
+def one_by_one(batches: list[Batch], first: int, last: int, chosen: Chosen) -> pa.RecordBatch:
     columns = RecordColumns()
     for each in batches:
-        decode(each, first, last, chosen.max_batch_bytes, columns)
-    return as_batch(columns, TP, chosen)
+        decode(each, first, last, chosen.limit_bytes, columns)
+    return chosen.builder().rows_of(columns)
 
 
-def at_once(batches: list[Batch], first: int, last: int, chosen: RecordsOptions) -> pa.RecordBatch:
-    made = RecordsBuilder(TP, chosen)
+def at_once(batches: list[Batch], first: int, last: int, chosen: Chosen) -> pa.RecordBatch:
+    made = chosen.builder()
     for each in batches:
         made.add(each, first, last)
     rows = made.rows()
     rows.validate(full=True)
-    assert rows.schema == RECORDS_ARROW
+    assert rows.schema == RECORDS_SCHEMA
     return rows
 
 
-Way = Callable[[list[Batch], int, int, RecordsOptions], pa.RecordBatch]
+Way = Callable[[list[Batch], int, int, Chosen], pa.RecordBatch]
 
 
 def outcome(way: Way, batches: list[Batch]) -> dict[str, Any] | str:
     """Return all rows, or why they cannot be decoded."""
     try:
-        rows: dict[str, Any] = way(batches, 0, INT64_MAX, options()).to_pydict()
+        rows: dict[str, Any] = way(batches, 0, INT64_MAX, Chosen()).to_pydict()
     except UnreadableRecordsError as e:
         return str(e)
     return rows
@@ -93,7 +95,7 @@ def outcome(way: Way, batches: list[Batch]) -> dict[str, Any] | str:
 def test_random_records_give_the_same_rows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance, with_headers = Random(seed), seed % 5 == 4
     if not with_headers:  # they are usual: none is decoded by itself
-        monkeypatch.setattr("spark_jobs.records.decoding.decode", None)
+        monkeypatch.setattr("services.records.columns.decode", None)
     log, base = b"", 5
     for _ in range(6):
         made = random_batch(chance, base, with_headers=with_headers)
@@ -101,8 +103,7 @@ def test_random_records_give_the_same_rows(seed: int, monkeypatch: pytest.Monkey
         base += int.from_bytes(made[23:27], "big") + 1
     batches = list(batches_in(log))
     first, last = sorted(chance.choices(range(base + 5), k=2))
-    times = {"fromTime": "1000000", "toTime": "1000063"}
-    for chosen in (options(), options(**times)):
+    for chosen in (Chosen(), Chosen(from_time_ms=1_000_000, to_time_ms=1_000_063)):
         for bounds in ((0, INT64_MAX), (first, last)):
             wanted = one_by_one(batches, *bounds, chosen)
             assert at_once(batches, *bounds, chosen).equals(wanted)
@@ -143,4 +144,4 @@ def test_an_unusual_record_has_the_same_outcome(payload: bytes, timestamp_ms: in
 def test_what_inflates_beyond_the_bound_is_refused_before_it_is_decoded() -> None:
     [made] = batches_in(batch(0, payload=bytes(2_000), attributes=Codec.NONE))
     with pytest.raises(UnreadableRecordsError, match="more than the limit of 1000"):
-        RecordsBuilder(TP, options(maxBatchBytes="1000")).add(made, 0, 0)
+        RecordsBuilder(TP, 1_000).add(made, 0, 0)

@@ -1,4 +1,11 @@
-"""Decode batches into rows of Arrow, column by column: no object is made for a record."""
+"""Decode batches into rows of Arrow, column by column: no object is made for a record.
+
+    made = RecordsBuilder(tp, limit_bytes)
+    made.add(batch, first_offset, last_offset)
+    rows = made.rows()
+
+About three times as fast as `decode`, to which what is unusual, or damaged, is left.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,13 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from services.api.ids import TopicIdPartition
 from services.records.batches import Batch
 from services.records.decode import RecordColumns, decode, decompressed
-from spark_jobs.records.options import RecordsOptions
-from spark_jobs.records.schema import HEADERS, RECORDS_ARROW, as_batch
-from spark_jobs.tables.columns import LAST_MS, TIMESTAMP
 
 Longs = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -22,6 +27,24 @@ Bytes = npt.NDArray[np.uint8]
 _HEADER = Struct(">q4xi5xhiqq14xi")
 """Base offset, leader epoch, attributes, last offset delta, two times in ms, number of records."""
 
+_HEADERS = pa.list_(pa.field("element", pa.struct({"key": pa.string(), "value": pa.binary()})))
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+RECORDS_SCHEMA = pa.schema(
+    {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": TIMESTAMP,
+        "timestampType": pa.int32(),
+        "headers": _HEADERS,
+        "leader_epoch": pa.int32(),
+    }
+)
+"""A time beyond LAST_MS is null."""
+
+LAST_MS = (2**63 - 1) // 1_000
 ROWS_PER_BATCH = 10_000
 BYTES_PER_BATCH = 4 * 1024 * 1024
 
@@ -56,11 +79,15 @@ class RecordsBuilder:
     Anything else is decoded record by record, which also finds and names damage.
 
     Attributes:
+        limit_bytes: most bytes of a batch, decompressed.
+        from_time_ms, to_time_ms: leave out other records; both inclusive, None for no bound.
         size_bytes: about what the rows will take in memory.
     """
 
     tp: TopicIdPartition
-    options: RecordsOptions
+    limit_bytes: int
+    from_time_ms: int | None = None
+    to_time_ms: int | None = None
     size_bytes: int = 0
     _pieces: list[_Piece] = field(default_factory=list)
     _data: list[bytes] = field(default_factory=list)
@@ -81,9 +108,9 @@ class RecordsBuilder:
         """Add the records of a verified batch from offset `first` to `last`, both inclusive.
 
         Raises:
-            UnreadableRecordsError: they have more bytes than the options allow, decompressed.
+            UnreadableRecordsError: they have more bytes than the limit, decompressed.
         """
-        data = decompressed(batch, self.options.max_batch_bytes)
+        data = decompressed(batch, self.limit_bytes)
         count = _HEADER.unpack_from(batch.data)[-1]
         self._pieces.append(_Piece(batch, count, first, last))
         self._data.append(data)
@@ -96,7 +123,7 @@ class RecordsBuilder:
         self._length += len(data)
 
     def rows(self) -> pa.RecordBatch:
-        """Return the rows, of those only that are within the times of the options.
+        """Return the rows, of those only that are within the times.
 
         Raises:
             UnreadableRecordsError: a batch cannot be decoded; names it.
@@ -108,8 +135,8 @@ class RecordsBuilder:
                 pass
         columns = RecordColumns()
         for each in self._pieces:
-            decode(each.batch, each.first, each.last, self.options.max_batch_bytes, columns)
-        return as_batch(columns, self.tp, self.options)
+            decode(each.batch, each.first, each.last, self.limit_bytes, columns)
+        return self.rows_of(columns)
 
     def _usual_rows(self) -> pa.RecordBatch:
         data = b"".join(self._data)
@@ -125,7 +152,7 @@ class RecordsBuilder:
         if ((delta < 0) | (delta > of.last_delta)).any():
             raise _UnusualError
         kept = (offsets >= of.first) & (offsets <= of.last)
-        since, until = self.options.from_time_ms, self.options.to_time_ms
+        since, until = self.from_time_ms, self.to_time_ms
         if since is not None:
             kept &= times_ms >= since
         if until is not None:
@@ -142,11 +169,37 @@ class RecordsBuilder:
                 _array(pa.int64(), offsets[kept]),
                 _array(TIMESTAMP, micros[kept], fits[kept]),
                 _array(pa.int32(), of.is_append_time[kept].astype(np.int32)),
-                pa.nulls(count, HEADERS),
+                pa.nulls(count, _HEADERS),
                 _array(pa.int32(), of.leader_epoch[kept].astype(np.int32)),
             ],
-            schema=RECORDS_ARROW,
+            schema=RECORDS_SCHEMA,
         )
+
+    def rows_of(self, columns: RecordColumns) -> pa.RecordBatch:
+        count = len(columns)
+        times_ms = pa.array(columns.timestamps_ms, pa.int64())
+        fits = pc.and_(pc.greater_equal(times_ms, -LAST_MS), pc.less_equal(times_ms, LAST_MS))
+        held = pc.if_else(fits, times_ms, pa.scalar(None, pa.int64()))
+        batch = pa.RecordBatch.from_arrays(
+            [
+                pa.array(columns.keys, pa.binary()),
+                pa.array(columns.values, pa.binary()),
+                pa.repeat(pa.scalar(self.tp.topic, pa.string()), count),
+                pa.repeat(pa.scalar(self.tp.partition, pa.int32()), count),
+                pa.array(columns.offsets, pa.int64()),
+                pc.multiply(held, 1_000).cast(TIMESTAMP),
+                pa.array(columns.timestamp_types, pa.int32()),
+                pa.array(columns.headers, _HEADERS),
+                pa.array(columns.leader_epochs, pa.int32()),
+            ],
+            schema=RECORDS_SCHEMA,
+        )
+        if self.from_time_ms is not None:
+            kept = pc.greater_equal(times_ms, self.from_time_ms)
+            batch, times_ms = batch.filter(kept), times_ms.filter(kept)
+        if self.to_time_ms is not None:
+            batch = batch.filter(pc.less_equal(times_ms, self.to_time_ms))
+        return batch
 
 
 def _find_records(data: bytes, base: int, count: int, starts: list[int], ends: list[int]) -> None:
