@@ -12,6 +12,16 @@ from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 _MORE = 0x80
 _LONGEST_BYTES = 5  # 32 bits: no message of these services is longer.
 
+_CHUNK, _FILE, _COPIED_DATA = b"\x12", b"\x08", b"\x12"
+
+# The file is one byte while there are fewer than 128 kinds.
+_FILE_BYTES = 2
+_NUMBERS = {file: bytes([segment_file.to_proto(file)]) for file in segment_file.members()}
+_FILES = {number: file for file, number in _NUMBERS.items()}
+_DATA = b"\x0a"
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
 
 def length_to_wire(length: int) -> bytes:
     written = bytearray()
@@ -30,41 +40,6 @@ def read_length(message: bytes, at: int) -> tuple[int, int] | None:
         if byte < _MORE:
             return length, at + index + 1
     return None
-
-
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-
-
-def replacing_handlers(server: grpc.Server, instead: "Mapping[str, Handler]") -> grpc.Server:
-    """Return a server for generated code that uses the handlers in `instead` for their methods."""
-    return cast(grpc.Server, _Replacing(server, instead))
-
-
-class _Replacing:
-    """The part of a server that generated code calls, with some handlers replaced."""
-
-    def __init__(self, server: grpc.Server, instead: "Mapping[str, Handler]") -> None:
-        self._server = server
-        self._instead = instead
-
-    def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """Do nothing: the same handlers are added again by name, and are replaced there."""
-
-    def add_registered_method_handlers(
-        self, service: str, handlers: "Mapping[str, Handler]"
-    ) -> None:
-        # grpc-stubs lacks this method.
-        self._server.add_registered_method_handlers(  # type: ignore[attr-defined]
-            service, {**handlers, **self._instead}
-        )
-
-
-_CHUNK, _FILE, _COPIED_DATA = b"\x12", b"\x08", b"\x12"
-
-# The file is one byte while there are fewer than 128 kinds.
-_FILE_BYTES = 2
-_NUMBERS = {file: bytes([segment_file.to_proto(file)]) for file in segment_file.members()}
-_FILES = {number: file for file, number in _NUMBERS.items()}
 
 
 def copied_chunk_to_wire(chunk: SegmentChunk) -> bytes:
@@ -123,9 +98,6 @@ def _chunk_from_wire(message: bytes) -> SegmentChunk | None:
     return SegmentChunk(file, memoryview(message)[length[1] :])
 
 
-_DATA = b"\x0a"
-
-
 def fetched_chunk_to_wire(data: bytes | memoryview) -> bytes:
     """Encode a FetchLogSegmentResponse with `data`, which is not empty."""
     return b"".join((_DATA, length_to_wire(len(data)), data))
@@ -160,3 +132,27 @@ def fetching_method(channel: grpc.Channel) -> Any:
         request_serializer=pb.FetchLogSegmentRequest.SerializeToString,
         response_deserializer=fetched_chunk_from_wire,
     )
+
+
+def replacing_handlers(server: grpc.Server, instead: "Mapping[str, Handler]") -> grpc.Server:
+    """Return a server for generated code that uses the handlers in `instead` for their methods."""
+    return cast(grpc.Server, _Replacing(server, instead))
+
+
+class _Replacing:
+    """The part of a server that generated code calls, with some handlers replaced."""
+
+    def __init__(self, server: grpc.Server, instead: "Mapping[str, Handler]") -> None:
+        self._server = server
+        self._instead = instead
+
+    def add_generic_rpc_handlers(self, handlers: object) -> None:
+        """Do nothing: the same handlers are added again by name, and are replaced there."""
+
+    def add_registered_method_handlers(
+        self, service: str, handlers: "Mapping[str, Handler]"
+    ) -> None:
+        # grpc-stubs lacks this method.
+        self._server.add_registered_method_handlers(  # type: ignore[attr-defined]
+            service, {**handlers, **self._instead}
+        )

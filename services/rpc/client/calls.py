@@ -107,7 +107,7 @@ def call_with_stream(
             # The metadata arrive when the server begins to serve the call, or when the call is
             # over.
             call.initial_metadata()
-            stall_timeout.note_served()
+            stall_timeout.record_start()
             return call.result()
         except (grpc.RpcError, grpc.FutureCancelledError):
             if source.error is not None:

@@ -72,7 +72,7 @@ from services.rpc.client.channel import peer_of
 from services.rpc.converters import partitions as of_partitions
 from services.rpc.converters import segments as of_segments
 from services.rpc.converters import shared
-from services.rpc.converters.shared import topic_id_partition_to_proto
+from services.rpc.converters.shared import topic_id_partition_to_proto as tp_to_proto
 from services.rpc.statuses import outcome_of
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
@@ -161,7 +161,7 @@ class RemoteLogMetadataManagerClient:
         self, topic_id_partition: TopicIdPartition, epoch_for_offset: int, offset: int
     ) -> AtRevision[RemoteLogSegmentMetadata | None]:
         request = pb.GetRemoteLogSegmentMetadataRequest(
-            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            topic_id_partition=tp_to_proto(topic_id_partition),
             epoch_for_offset=epoch_for_offset,
             offset=offset,
         )
@@ -182,8 +182,7 @@ class RemoteLogMetadataManagerClient:
         self, topic_id_partition: TopicIdPartition, ids: Sequence[UUID]
     ) -> AtRevision[tuple[RemoteLogSegmentMetadata, ...]]:
         request = pb.GetRemoteLogSegmentMetadataByIdRequest(
-            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
-            ids=[uuid_to_text(id) for id in ids],
+            topic_id_partition=tp_to_proto(topic_id_partition), ids=[uuid_to_text(id) for id in ids]
         )
         reply = self._call(self._stub.GetRemoteLogSegmentMetadataById, request)
         return AtRevision(tuple(map(shared.metadata_from_proto, reply.segments)), reply.revision)
@@ -192,18 +191,14 @@ class RemoteLogMetadataManagerClient:
         self, topic_id_partition: TopicIdPartition, epoch: int, offset: int
     ) -> AtRevision[RemoteLogSegmentMetadata | None]:
         request = pb.GetNextSegmentWithTxnIndexRequest(
-            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
-            epoch=epoch,
-            offset=offset,
+            topic_id_partition=tp_to_proto(topic_id_partition), epoch=epoch, offset=offset
         )
         reply = self._call(self._stub.GetNextSegmentWithTxnIndex, request)
         found = shared.metadata_from_proto(reply.metadata) if reply.HasField("metadata") else None
         return AtRevision(found, reply.revision)
 
     def earliest_log_offset(self, topic_id_partition: TopicIdPartition) -> AtRevision[int | None]:
-        request = pb.GetEarliestLogOffsetRequest(
-            topic_id_partition=topic_id_partition_to_proto(topic_id_partition)
-        )
+        request = pb.GetEarliestLogOffsetRequest(topic_id_partition=tp_to_proto(topic_id_partition))
         reply = self._call(self._stub.GetEarliestLogOffset, request)
         found = reply.earliest_offset if reply.HasField("earliest_offset") else None
         return AtRevision(found, reply.revision)
@@ -212,8 +207,7 @@ class RemoteLogMetadataManagerClient:
         self, topic_id_partition: TopicIdPartition, leader_epoch: int
     ) -> AtRevision[int | None]:
         request = pb.GetHighestOffsetForEpochRequest(
-            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
-            leader_epoch=leader_epoch,
+            topic_id_partition=tp_to_proto(topic_id_partition), leader_epoch=leader_epoch
         )
         reply = self._call(self._stub.GetHighestOffsetForEpoch, request)
         found = reply.highest_offset if reply.HasField("highest_offset") else None
@@ -223,8 +217,7 @@ class RemoteLogMetadataManagerClient:
         self, topic_id_partition: TopicIdPartition, leader_epoch: int
     ) -> AtRevision[int]:
         request = pb.GetRemoteLogSizeRequest(
-            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
-            leader_epoch=leader_epoch,
+            topic_id_partition=tp_to_proto(topic_id_partition), leader_epoch=leader_epoch
         )
         reply = self._call(self._stub.GetRemoteLogSize, request)
         return AtRevision(reply.size_bytes, reply.revision)
@@ -242,7 +235,7 @@ class RemoteLogMetadataManagerClient:
         page_token: str = "",
     ) -> SegmentPage:
         request = pb.ListRemoteLogSegmentsRequest(
-            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            topic_id_partition=tp_to_proto(topic_id_partition),
             leader_epoch=leader_epoch,
             states=[shared.segment_state.to_proto(state) for state in states],
             min_offset=min_offset,
@@ -289,7 +282,7 @@ class RemoteLogMetadataManagerClient:
 
     def on_stop_partitions(self, partitions: Sequence[TopicIdPartition], broker_id: int) -> None:
         request = pb.OnStopPartitionsRequest(
-            partitions=[topic_id_partition_to_proto(tp) for tp in partitions], broker_id=broker_id
+            partitions=[tp_to_proto(tp) for tp in partitions], broker_id=broker_id
         )
         self._call(self._stub.OnStopPartitions, request)
 
@@ -315,7 +308,7 @@ class RemoteLogMetadataManagerClient:
         restores: bool = False,
     ) -> MutationOutcome:
         request = pb.RaiseLogStartOffsetRequest(
-            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            topic_id_partition=tp_to_proto(topic_id_partition),
             log_start_offset=log_start_offset,
             context=shared.context_to_proto(context),
             restores=restores,
@@ -332,9 +325,7 @@ class RemoteLogMetadataManagerClient:
         return self._change(self._stub.PutRemotePartitionDeleteMetadata, request)
 
     def partition_state(self, topic_id_partition: TopicIdPartition) -> AtRevision[PartitionState]:
-        request = pb.GetPartitionStateRequest(
-            topic_id_partition=topic_id_partition_to_proto(topic_id_partition)
-        )
+        request = pb.GetPartitionStateRequest(topic_id_partition=tp_to_proto(topic_id_partition))
         return of_partitions.state_from_proto(self._call(self._stub.GetPartitionState, request))
 
     def list_partitions(
@@ -360,9 +351,7 @@ class RemoteLogMetadataManagerClient:
         )
 
     def partition_revisions(self, partitions: Sequence[TopicIdPartition]) -> list[int]:
-        request = pb.GetPartitionRevisionsRequest(
-            partitions=[topic_id_partition_to_proto(tp) for tp in partitions]
-        )
+        request = pb.GetPartitionRevisionsRequest(partitions=[tp_to_proto(tp) for tp in partitions])
         return list(self._call(self._stub.GetPartitionRevisions, request).revisions)
 
     def watch_partitions(
@@ -384,9 +373,7 @@ class RemoteLogMetadataManagerClient:
         return of_partitions.event_page_from_proto(self._call(self._stub.ListEvents, request))
 
     def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
-        request = pb.IsReadyRequest(
-            topic_id_partition=topic_id_partition_to_proto(topic_id_partition)
-        )
+        request = pb.IsReadyRequest(topic_id_partition=tp_to_proto(topic_id_partition))
         try:
             return self._call(self._stub.IsReady, request).ready
         except RetriableRemoteStorageError:
@@ -400,7 +387,7 @@ class RemoteLogMetadataManagerClient:
         context: MutationContext = NO_CONTEXT,
     ) -> MutationOutcome:
         request = pb.RecordGapRequest(
-            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            topic_id_partition=tp_to_proto(topic_id_partition),
             gap=of_partitions.gap_to_proto(gap),
             broker_id=broker_id,
             context=shared.context_to_proto(context),
@@ -411,7 +398,7 @@ class RemoteLogMetadataManagerClient:
         self, topic_id_partition: TopicIdPartition, name: str, next_offset: int, lease_ms: int
     ) -> ExportPosition | None:
         request = pb.SetExportPositionRequest(
-            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            topic_id_partition=tp_to_proto(topic_id_partition),
             name=name,
             next_offset=next_offset,
             lease_ms=lease_ms,
@@ -425,7 +412,7 @@ class RemoteLogMetadataManagerClient:
         self, topic_id_partition: TopicIdPartition, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
         request = pb.UndeletePartitionRequest(
-            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            topic_id_partition=tp_to_proto(topic_id_partition),
             context=shared.context_to_proto(context),
         )
         return self._change(self._stub.UndeletePartition, request)
@@ -437,7 +424,7 @@ class RemoteLogMetadataManagerClient:
         context: MutationContext = NO_CONTEXT,
     ) -> MutationOutcome:
         request = pb.ResetLeaderEpochRequest(
-            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            topic_id_partition=tp_to_proto(topic_id_partition),
             leader_epoch=leader_epoch,
             context=shared.context_to_proto(context),
         )
@@ -517,7 +504,7 @@ class RemoteLogMetadataManagerClient:
         context: MutationContext = NO_CONTEXT,
     ) -> MutationOutcome:
         request = pb.RecordObjectDeletionsRequest(
-            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            topic_id_partition=tp_to_proto(topic_id_partition),
             deletions=[of_partitions.object_deletion_to_proto(each) for each in deletions],
             context=shared.context_to_proto(context),
         )

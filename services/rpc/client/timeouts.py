@@ -62,8 +62,7 @@ class Source(Generic[T]):
             self._handed_out_at = time.monotonic()
 
     def _count(self, taken: T) -> None:
-        # protobuf writes a message to find its size, so the size is computed only while it is
-        # needed.
+        # protobuf writes a message to find its size.
         if not self.was_read:
             size_bytes = len(taken) if isinstance(taken, bytes) else taken.ByteSize()
             self._taken_bytes += size_bytes
@@ -75,14 +74,10 @@ class Source(Generic[T]):
         return 0.0 if handed_out_at is None else time.monotonic() - handed_out_at
 
 
-class Cancellable(Protocol):
+class StreamedCall(Protocol):
     """A call; its waiting thread gets an error when the call is cancelled."""
 
     def cancel(self) -> object: ...
-
-
-class StreamedCall(Cancellable, Protocol):
-    """A call with many responses."""
 
     def initial_metadata(self) -> object:
         """Wait for the metadata, or for the end of the call."""
@@ -104,16 +99,6 @@ class ReadIdleTimeout:
         cancel_reason: why the call was cancelled; empty if it was not.
     """
 
-    __slots__ = (
-        "_call",
-        "_limit_s",
-        "_listens",
-        "_queue_limit_s",
-        "_served_since",
-        "_waiting_since",
-        "cancel_reason",
-    )
-
     def __init__(self, call: StreamedCall, limit_s: float, queue_limit_s: float) -> None:
         """Start the wait for the first message.
 
@@ -132,9 +117,7 @@ class ReadIdleTimeout:
         self._waiting_since = time.monotonic()
 
     def end(self) -> None:
-        """End the wait: the server is not responsible for the time that the reader keeps a
-        message.
-        """
+        """End the wait: the server does not account for the time that the reader takes."""
         if self._served_since is None:
             self._served_since = self._waiting_since
         self._waiting_since = None
@@ -148,7 +131,7 @@ class ReadIdleTimeout:
             if now - since > self._queue_limit_s:
                 self._end(_not_served(self._queue_limit_s))
             elif now - since > _LISTEN_AFTER_S and not self._listens:
-                Thread(target=self._listen, name="note-served", daemon=True).start()
+                Thread(target=self._listen, name="listen-for-start", daemon=True).start()
                 self._listens = True
         elif now - max(since, self._served_since) > self._limit_s:
             self._end(f"has sent nothing for {self._limit_s} s")
@@ -172,10 +155,8 @@ class SendStallTimeout:
         cancel_reason: why the call was cancelled; empty if it was not.
     """
 
-    __slots__ = ("_call", "_limit_s", "_queue_limit_s", "_served_since", "_source", "cancel_reason")
-
     def __init__(
-        self, call: Cancellable, source: Source[Any], limit_s: float, queue_limit_s: float
+        self, call: StreamedCall, source: Source[Any], limit_s: float, queue_limit_s: float
     ) -> None:
         """Start to watch a call.
 
@@ -189,7 +170,7 @@ class SendStallTimeout:
         self._served_since: float | None = None
         self.cancel_reason = ""
 
-    def note_served(self) -> None:
+    def record_start(self) -> None:
         self._served_since = time.monotonic()
 
     def cancel_if_overdue(self) -> None:
