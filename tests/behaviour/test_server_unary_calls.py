@@ -83,16 +83,6 @@ def is_refused(client: Client) -> bool:
     return code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_streams_are_served_while_unary_calls_have_all_room(
-    client: Client, service: Streams
-) -> None:
-    calls = fill(client, service)
-    for _ in range(20):
-        assert client.copy(b"copied") == b"6"
-        assert len(list(client.stream("Fetch", b"1"))) == 1
-    assert last(calls)
-
-
 @pytest.mark.deep
 def test_a_thousand_unary_calls_take_the_room_of_their_kind_and_no_more(
     address: str, client: Client

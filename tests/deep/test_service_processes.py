@@ -164,24 +164,33 @@ def refusal(name: str, settings: Mapping[str, str]) -> str:
     return line
 
 
-def test_a_missing_setting_is_named() -> None:
-    assert refusal("rsm", {}) == "RSM_BACKEND: Field required"
-
-
-def test_settings_that_a_backend_lacks_are_named() -> None:
-    settings = {name: v for name, v in S3_SETTINGS.items() if name != "RSM_BUCKET"}
-    assert refusal("rsm", settings) == "RSM_BACKEND=s3 also needs RSM_BUCKET"
-
-
-def test_a_mistyped_setting_is_named() -> None:
-    line = refusal("rsm", {**S3_SETTINGS, "RSM_SECRET_KEYS": SECRET})
-    meant = "RSM_SECRET_KEYS (did you mean RSM_SECRET_KEY?)"
-    assert line == f"unknown setting: {meant}; remove or correct it (see docs/reference/config.md)"
-
-
-def test_a_setting_out_of_bounds_is_named() -> None:
-    line = refusal("rlmm", {**DATABASE, "RLMM_DATABASE_POOL_SIZE": "0"})
-    assert line.startswith("RLMM_DATABASE_POOL_SIZE: ")
+@pytest.mark.parametrize(
+    ("name", "settings", "named"),
+    [
+        ("rsm", {}, "RSM_BACKEND: Field required"),
+        ("rsm", {**S3_SETTINGS, "RSM_BUCKET": ""}, "RSM_BACKEND=s3 also needs RSM_BUCKET"),
+        (
+            "rsm",
+            {**S3_SETTINGS, "RSM_SECRET_KEYS": SECRET},
+            "unknown setting: RSM_SECRET_KEYS (did you mean RSM_SECRET_KEY?); remove or correct it",
+        ),
+        ("rlmm", {**DATABASE, "RLMM_DATABASE_POOL_SIZE": "0"}, "RLMM_DATABASE_POOL_SIZE: "),
+        (
+            "rlm",
+            {**ADDRESSES, "RLM_RSM_ADDRESS": "localhost"},
+            "RLM_RSM_ADDRESS: must be HOST:PORT, the port 0 to 65535",
+        ),
+        (
+            "rlm",
+            {**ADDRESSES, "RLM_RSM_ADDRESS": "rsm-0:1,rsm-1:1"},
+            "RLM_RSM_ADDRESS: must be one HOST:PORT; several are ipv4:IP:PORT,IP:PORT, or one name",
+        ),
+    ],
+)
+def test_a_setting_that_is_wrong_is_named(
+    name: str, settings: Mapping[str, str], named: str
+) -> None:
+    assert refusal(name, settings).startswith(named)
 
 
 def test_a_kafka_password_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -211,11 +220,6 @@ def test_an_address_has_a_host_and_a_port(value: str) -> None:
 @pytest.mark.parametrize("value", ["localhost:0", "0.0.0.0:65535", "[::]:9000", "rsm.tier.svc:1"])
 def test_an_address_may_be_a_name_or_a_number(value: str) -> None:
     assert ServiceSettings(plaintext=True, listen_address=value).listen_address == value
-
-
-def test_an_address_that_is_none_is_named() -> None:
-    line = refusal("rlm", {**ADDRESSES, "RLM_RSM_ADDRESS": "localhost"})
-    assert line == "RLM_RSM_ADDRESS: must be HOST:PORT, the port 0 to 65535"
 
 
 @pytest.mark.parametrize("value", [SECRET, f"postgresql://u:{SECRET}@h:x/d"])

@@ -2,10 +2,12 @@
 path.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
+from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +24,16 @@ from services.api.partitions import (
     SegmentTotals,
 )
 from services.api.remote_log_metadata_manager import PartitionPage, PartitionSummary, SegmentPage
-from services.api.remote_storage_manager import LogSegmentData, SegmentChunk, SegmentFile
+from services.api.remote_storage_manager import (
+    CopyDigests,
+    FileDigest,
+    IndexType,
+    LogDigest,
+    LogSegmentData,
+    SegmentChunk,
+    SegmentFile,
+    StoredManifest,
+)
 from services.api.remote_storage_manager import SegmentFileHeader as FileHeader
 from services.api.segments import (
     RemoteLogSegmentMetadata,
@@ -59,8 +70,13 @@ from services.rpc.converters.storage import (
     _read_segment,
     copy_from_proto,
     copy_to_proto,
+    digests_from_proto,
+    digests_to_proto,
+    manifest_from_proto,
+    manifest_to_proto,
     read_segment_from_proto,
 )
+from tests.contract.remote_storage_manager_contract import a_segment
 from tieredstorage.v1 import remote_log_manager_pb2 as rlm_pb
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as metadata_pb
 from tieredstorage.v1 import remote_log_segment_pb2 as pb
@@ -114,32 +130,6 @@ def test_copy_leased_survives_conversion(copy_leased: bool) -> None:
     reported = replace(SEGMENT, copy_leased=copy_leased)
     assert reported == SEGMENT
     assert metadata_from_proto(metadata_to_proto(reported)).copy_leased is copy_leased
-
-
-@given(segments())
-def test_segment_metadata_is_equal_after_conversion(metadata: RemoteLogSegmentMetadata) -> None:
-    over_the_wire = pb.RemoteLogSegmentMetadata.FromString(
-        metadata_to_proto(metadata).SerializeToString()
-    )
-    assert metadata_from_proto(over_the_wire) == metadata
-
-
-@given(
-    st.builds(
-        MutationContext,
-        request_id=st.none() | st.text(min_size=1, max_size=20),
-        reason=st.text(max_size=20),
-        rule_detail=st.none() | st.text(max_size=20),
-        plan_id=st.none() | st.text(max_size=20),
-        broker_leader_epoch=st.none() | st.integers(0, 2**31 - 1),
-        expected_revision=st.none() | OFFSETS,
-        expected_config_revision=st.none() | OFFSETS,
-        retention_owner=st.none() | st.sampled_from(RetentionOwner),
-    )
-)
-def test_mutation_context_is_equal_after_conversion(context: MutationContext) -> None:
-    over_the_wire = pb.MutationContext.FromString(context_to_proto(context).SerializeToString())
-    assert context_from_proto(over_the_wire) == context
 
 
 def test_an_unknown_retention_owner_is_refused_by_name() -> None:
@@ -197,16 +187,92 @@ STATES = st.builds(
 )
 
 
-@given(reports())
-def test_report_is_equal_after_conversion(report: PartitionReport) -> None:
-    message = metadata_pb.ReportPartitionStateRequest(reports=[report_to_proto(report)] * 2)
-    over_the_wire = type(message).FromString(message.SerializeToString())
-    assert [report_from_proto(each) for each in over_the_wire.reports] == [report, report]
+crcs = st.integers(0, 2**32 - 1)
+files = st.builds(FileDigest, st.integers(0, 2**31 - 1), crcs)
 
 
-@given(STATES)
-def test_partition_state_is_equal_after_conversion(state: AtRevision[PartitionState]) -> None:
-    assert state_from_proto(state_to_proto(state)) == state
+@st.composite
+def logs(draw: st.DrawFn) -> LogDigest:
+    chunk_bytes = draw(st.integers(1, 2**21))
+    chunks = draw(st.lists(crcs, max_size=5))
+    short = draw(st.integers(0, chunk_bytes - 1)) if chunks else 0
+    whole = FileDigest(len(chunks) * chunk_bytes - short, draw(crcs))
+    return LogDigest(whole, tuple(chunks), chunk_bytes)
+
+
+def digests() -> st.SearchStrategy[CopyDigests]:
+    return st.builds(CopyDigests, logs(), st.dictionaries(st.sampled_from(IndexType), files))
+
+
+CONTEXTS = st.builds(
+    MutationContext,
+    request_id=st.none() | st.text(min_size=1, max_size=20),
+    reason=st.text(max_size=20),
+    rule_detail=st.none() | st.text(max_size=20),
+    plan_id=st.none() | st.text(max_size=20),
+    broker_leader_epoch=st.none() | st.integers(0, 2**31 - 1),
+    expected_revision=st.none() | OFFSETS,
+    expected_config_revision=st.none() | OFFSETS,
+    retention_owner=st.none() | st.sampled_from(RetentionOwner),
+)
+STORED_CONFIGS = st.builds(
+    StoredTopicConfig,
+    topic_id=IDS,
+    topic=NAMES,
+    entries=st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=4),
+    revision=OFFSETS,
+)
+PARTITION_PAGES = st.builds(
+    PartitionPage,
+    partitions=st.lists(
+        st.builds(
+            PartitionSummary,
+            PARTITIONS,
+            delete_state=st.none() | st.sampled_from(RemotePartitionDeleteState),
+            revision=OFFSETS,
+            marked_at_ms=st.none() | OFFSETS,
+            read_at_ms=OFFSETS,
+            cluster_id=st.none() | st.text("abc", max_size=5),
+            known_since_ms=OFFSETS,
+            totals=st.none() | st.builds(SegmentTotals, OFFSETS, OFFSETS, OFFSETS, OFFSETS),
+        ),
+        max_size=3,
+    ).map(tuple),
+    next_page_token=st.text("abc", max_size=5),
+)
+SEGMENT_PAGES = st.builds(
+    SegmentPage,
+    segments=st.lists(segments(), max_size=2).map(tuple),
+    next_page_token=st.text("abc", max_size=5),
+    revision=OFFSETS,
+    not_modified=st.booleans(),
+    log_start_offset=OFFSETS,
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "write", "read"),
+    [
+        (segments(), metadata_to_proto, metadata_from_proto),
+        (CONTEXTS, context_to_proto, context_from_proto),
+        (reports(), report_to_proto, report_from_proto),
+        (STATES, state_to_proto, state_from_proto),
+        (STORED_CONFIGS, topic_config_to_proto, topic_config_from_proto),
+        (PARTITION_PAGES, partition_page_to_proto, partition_page_from_proto),
+        (SEGMENT_PAGES, segment_page_to_proto, segment_page_from_proto),
+        (digests(), digests_to_proto, digests_from_proto),
+    ],
+)
+@given(data=st.data())
+def test_a_value_is_equal_after_conversion(
+    data: st.DataObject,
+    values: st.SearchStrategy[object],
+    write: Callable[[object], Message],
+    read: Callable[[Message], object],
+) -> None:
+    value = data.draw(values)
+    message = write(value)
+    assert read(type(message).FromString(message.SerializeToString())) == value
 
 
 @given(STATES, reports())
@@ -236,62 +302,6 @@ def test_a_malformed_report_is_refused_by_path() -> None:
     good.high_watermark = 1
     with pytest.raises(InvalidRequestError, match=r"^reports\[0\]\.high_watermark: must"):
         items_from_proto([good], "reports", report_from_proto)
-
-
-@given(
-    st.builds(
-        StoredTopicConfig,
-        topic_id=IDS,
-        topic=NAMES,
-        entries=st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=4),
-        revision=OFFSETS,
-    )
-)
-def test_topic_settings_are_equal_after_conversion(stored: StoredTopicConfig) -> None:
-    message = topic_config_to_proto(stored)
-    assert topic_config_from_proto(type(message).FromString(message.SerializeToString())) == stored
-
-
-@given(
-    st.builds(
-        PartitionPage,
-        partitions=st.lists(
-            st.builds(
-                PartitionSummary,
-                PARTITIONS,
-                delete_state=st.none() | st.sampled_from(RemotePartitionDeleteState),
-                revision=OFFSETS,
-                marked_at_ms=st.none() | OFFSETS,
-                read_at_ms=OFFSETS,
-                cluster_id=st.none() | st.text("abc", max_size=5),
-                known_since_ms=OFFSETS,
-                totals=st.none() | st.builds(SegmentTotals, OFFSETS, OFFSETS, OFFSETS, OFFSETS),
-            ),
-            max_size=3,
-        ).map(tuple),
-        next_page_token=st.text("abc", max_size=5),
-    )
-)
-def test_page_of_partitions_is_equal_after_conversion(page: PartitionPage) -> None:
-    message = partition_page_to_proto(page)
-    over_the_wire = type(message).FromString(message.SerializeToString())
-    assert partition_page_from_proto(over_the_wire) == page
-
-
-@given(
-    st.builds(
-        SegmentPage,
-        segments=st.lists(segments(), max_size=2).map(tuple),
-        next_page_token=st.text("abc", max_size=5),
-        revision=OFFSETS,
-        not_modified=st.booleans(),
-        log_start_offset=OFFSETS,
-    )
-)
-def test_page_of_segments_is_equal_after_conversion(page: SegmentPage) -> None:
-    message = segment_page_to_proto(page)
-    over_the_wire = type(message).FromString(message.SerializeToString())
-    assert segment_page_from_proto(over_the_wire) == page
 
 
 @pytest.mark.parametrize(
@@ -394,3 +404,15 @@ def test_a_malformed_segment_is_refused_each_time_it_is_read() -> None:
 def test_a_message_and_a_dataclass_with_different_fields_are_refused() -> None:
     with pytest.raises(TypeError, match=r"report_number.*revision"):
         converters(PartitionReport, metadata_pb.PartitionSummary)
+
+
+def test_a_manifest_of_an_older_service_has_no_digests() -> None:
+    manifest = StoredManifest(a_segment(), "0" * 16, 1, 2, 3, other_deployment_id="another")
+    assert manifest_from_proto(manifest_to_proto(manifest)) == manifest
+
+
+def test_log_with_a_wrong_number_of_chunks_is_refused() -> None:
+    message = digests_to_proto(CopyDigests(LogDigest(FileDigest(3, 1), (1,)), {}))
+    message.log.chunk_crc32c.append(7)
+    with pytest.raises(InvalidRequestError, match=r"log.chunk_crc32c: must be 1, are 2"):
+        digests_from_proto(message)
