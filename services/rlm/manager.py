@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from services.api.errors import NotServedError, RemoteResourceNotFoundError, RemoteStorageError
 from services.api.ids import TopicIdPartition
@@ -33,11 +34,13 @@ from services.api.remote_log_manager import (
     DescribePage,
     FetchPart,
     FetchRequest,
+    LeadershipChange,
     LeadershipDelta,
     LifecycleOutcome,
     PartitionStops,
     Problem,
     ProblemKind,
+    StopPartition,
 )
 from services.api.remote_log_metadata_manager import (
     MAX_PAGE_SIZE,
@@ -70,9 +73,10 @@ from services.rlm.roles.disabling import DisabledTopics
 from services.rlm.roles.partition_remover import RemotePartitionRemover
 from services.rlm.roles.partition_roles import PartitionRoles, PartitionSource, StaticSource
 from services.rlm.roles.stopping import TierDeletion
-from services.rlm.roles.tasks import PartitionTasks, SharedByTasks
+from services.rlm.roles.tasks import PartitionTasks
 from services.rlm.topic_configs import TopicConfigs
 
+RoleItem = TypeVar("RoleItem", LeadershipChange, StopPartition)
 _log = logging.getLogger(__name__)
 
 _SCAN = "scan of the log directories"
@@ -232,29 +236,28 @@ class BrokerRemoteLogManager:
             tiered_by_default,
             cleanup_policies=self._policies,
         )
+        expiration = Expiration(
+            rsm,
+            rlmm,
+            broker_id,
+            copier,
+            self._reporter,
+            topic_configs,
+            clock,
+            now_ms,
+            FairQueue("segments listed at once by retention", limits.expiration_segments),
+            self._policies,
+        )
         return PartitionTasks(
             self.lanes,
-            SharedByTasks(
-                rlmm,
-                broker_id,
-                copier,
-                copy_rules,
-                Expiration(
-                    rsm,
-                    rlmm,
-                    broker_id,
-                    copier,
-                    self._reporter,
-                    topic_configs,
-                    clock,
-                    now_ms,
-                    FairQueue("segments listed at once by retention", limits.expiration_segments),
-                    self._policies,
-                ),
-                self._stopping,
-                self._cancelled,
-                self.topic_counts,
-            ),
+            rlmm,
+            broker_id,
+            copier,
+            copy_rules,
+            expiration,
+            self._stopping,
+            self._cancelled,
+            self.topic_counts,
         )
 
     def start(self) -> None:
@@ -295,20 +298,29 @@ class BrokerRemoteLogManager:
         return self._reads.build_remote_log_aux_state(query)
 
     def on_leadership_change(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:
-        names = [change.topic_id_partition for change in delta.changes]
         self._require_callbacks()
-        self._directories.scan_for(names)
-        refused = self._roles.false_names(names, "changes")
-        valid = [c for c in delta.changes if c.topic_id_partition not in refused]
-        outcomes = iter(self._roles.apply(LeadershipDelta(tuple(valid))) if valid else ())
-        return [refused[name] if name in refused else next(outcomes) for name in names]
+        self._directories.scan_for([change.topic_id_partition for change in delta.changes])
+        return self._of_true_names(
+            delta.changes, "changes", lambda valid: self._roles.apply(LeadershipDelta(valid))
+        )
 
     def stop_partitions(self, stops: PartitionStops) -> list[LifecycleOutcome]:
-        names = [stop.topic_id_partition for stop in stops.partitions]
         self._require_callbacks()
-        refused = self._roles.false_names(names, "partitions")
-        valid = [stop for stop in stops.partitions if stop.topic_id_partition not in refused]
-        outcomes = iter(self._roles.stop(PartitionStops(tuple(valid))) if valid else ())
+        return self._of_true_names(
+            stops.partitions, "partitions", lambda valid: self._roles.stop(PartitionStops(valid))
+        )
+
+    def _of_true_names(
+        self,
+        items: tuple[RoleItem, ...],
+        field: str,
+        work: Callable[[tuple[RoleItem, ...]], list[LifecycleOutcome]],
+    ) -> list[LifecycleOutcome]:
+        """Do the work for the items whose topics have their true names; refuse the others."""
+        names = [item.topic_id_partition for item in items]
+        refused = self._roles.false_names(names, field)
+        valid = tuple(item for item in items if item.topic_id_partition not in refused)
+        outcomes = iter(work(valid) if valid else ())
         return [refused[name] if name in refused else next(outcomes) for name in names]
 
     def _require_callbacks(self) -> None:

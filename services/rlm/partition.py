@@ -16,13 +16,9 @@ from dataclasses import dataclass, field, replace
 
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.partitions import (
-    PartitionReport,
-)
+from services.api.partitions import PartitionReport
 from services.api.remote_log_manager import PartitionRole, Problem, ProblemKind
-from services.api.remote_log_metadata_manager import (
-    RemoteLogMetadataManager,
-)
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.topic_config import StoredTopicConfig
 from services.rlm.kafka_log.indexes import largest_timestamp_ms

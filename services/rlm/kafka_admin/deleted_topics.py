@@ -219,8 +219,7 @@ class RecalledTopics:
         for summary in all_partitions(
             self._rlmm, cluster_id=self._cluster_id, page_size=MAX_PAGE_SIZE
         ):
-            # A release of RLMM without clusters returns all topics.
-            if summary.cluster_id != self._cluster_id or summary.delete_state is not None:
+            if summary.delete_state is not None:
                 continue
             name, since_ms = summary.topic_id_partition, summary.known_since_ms
             topic = TopicName(name.topic_id, name.topic)

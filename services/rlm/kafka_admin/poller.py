@@ -37,6 +37,7 @@ from services.rlm.kafka_admin.deleted_topics import (
 )
 from services.rlm.kafka_admin.polled_logs import Led, PolledLogs
 from services.rlm.kafka_log.log_dir import LogDirectories
+from services.rlm.roles.partition_roles import RoleSink
 from services.rlm.scheduler import PassFailedError
 from services.workflows.deletion import batches
 
@@ -162,12 +163,8 @@ class PolledCluster:
     confirm_s: float
 
 
-class PollObserver(Protocol):
+class PolledRoles(RoleSink, Protocol):
     """The part of PartitionRoles that the poller uses."""
-
-    def apply(self, delta: LeadershipDelta) -> list[LifecycleOutcome]: ...
-
-    def stop(self, stops: PartitionStops) -> list[LifecycleOutcome]: ...
 
     def note_stable_offsets(self, offsets: Mapping[TopicIdPartition, int]) -> None: ...
 
@@ -191,7 +188,7 @@ class ClusterPoller:
         self,
         cluster: PolledCluster,
         directories: LogDirectories,
-        roles: PollObserver,
+        roles: PolledRoles,
         rlmm: RemoteLogMetadataManager,
         clock: Callable[[], float] = time.monotonic,
         polled_logs: PolledLogs | None = None,

@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
@@ -31,46 +32,6 @@ _COPY_TURN_S = 10.0
 _log = logging.getLogger(__name__)
 
 
-class FollowerTask:
-    """Keep the state of a followed partition current; change nothing in the tier."""
-
-    def __init__(
-        self, partition: Partition, rlmm: RemoteLogMetadataManager, broker_id: int
-    ) -> None:
-        self._partition = partition
-        self._rlmm = rlmm
-        self._broker_id = broker_id
-
-    def run(self) -> None:
-        """Announce the role and refresh the tier state."""
-        partition = self._partition
-        leadership = partition.role.leadership
-        if leadership is None or leadership.is_leader:
-            return
-        announce(self._rlmm, partition, leadership, leadership.leader_epoch, self._broker_id)
-        if not partition.tier.is_as_polled:
-            partition.tier.refresh()
-
-
-@dataclass(frozen=True, slots=True)
-class SharedByTasks:
-    """The dependencies that the tasks of all partitions share.
-
-    Attributes:
-        stopping: once set, tasks begin nothing new.
-        cancelled: once set, running copies are abandoned, too.
-    """
-
-    rlmm: RemoteLogMetadataManager
-    broker_id: int
-    copier: SegmentCopier
-    copy_rules: CopyRules
-    expiration: Expiration
-    stopping: Flag
-    cancelled: Flag
-    topic_counts: TopicCounts
-
-
 @dataclass(frozen=True, slots=True)
 class _RoleCancellation:
     """Stop and cancel the tasks of one partition in its present role."""
@@ -79,29 +40,39 @@ class _RoleCancellation:
     cancelled: Cancellation
 
 
+@dataclass(frozen=True, slots=True)
 class PartitionTasks:
     """Begin and end the tasks of partitions.
 
     The caller holds a lock, except to wait for a task or to run one without a role.
+
+    Attributes:
+        stopping: once set, tasks begin nothing new.
+        cancelled: once set, running copies are abandoned, too.
     """
 
-    def __init__(self, lanes: Lanes, shared: SharedByTasks) -> None:
-        self._lanes = lanes
-        self._shared = shared
-        self._cancel: dict[TopicIdPartition, _RoleCancellation] = {}
+    lanes: Lanes
+    rlmm: RemoteLogMetadataManager
+    broker_id: int
+    copier: SegmentCopier
+    copy_rules: CopyRules
+    expiration: Expiration
+    stopping: Flag
+    cancelled: Flag
+    topic_counts: TopicCounts
+    _cancel: dict[TopicIdPartition, _RoleCancellation] = field(default_factory=dict)
 
     def begin(self, partition: Partition) -> None:
         """Run the tasks of the partition's role from now on."""
-        name, shared = partition.topic_id_partition, self._shared
-        cancel = _RoleCancellation(Cancellation(shared.stopping), Cancellation(shared.cancelled))
+        name = partition.topic_id_partition
+        cancel = _RoleCancellation(Cancellation(self.stopping), Cancellation(self.cancelled))
         self._cancel[name] = cancel
         if partition.role.is_leader:
-            shared.topic_counts.led(name)
-            self._lanes.copies.schedule(name, self._copying(partition, cancel))
-            self._lanes.expiration.schedule(name, self._expiring(partition, cancel))
+            self.topic_counts.led(name)
+            self.lanes.copies.schedule(name, self._copying(partition, cancel))
+            self.lanes.expiration.schedule(name, self._expiring(partition, cancel))
         else:
-            follower = FollowerTask(partition, shared.rlmm, shared.broker_id)
-            self._lanes.followers.schedule(name, follower.run)
+            self.lanes.followers.schedule(name, partial(self._follow, partition))
 
     def end(self, name: TopicIdPartition, *, abandon_copy: bool = False) -> None:
         """End the tasks of the partition's role. A running copy is finished, as KIP-405 says.
@@ -114,24 +85,24 @@ class PartitionTasks:
             cancel.stopping.set()
             if abandon_copy:
                 cancel.cancelled.set()
-        lanes = self._lanes
+        lanes = self.lanes
         for lane in (lanes.copies, lanes.expiration, lanes.followers):
             lane.forget(name)
-        self._shared.topic_counts.not_led(name)
+        self.topic_counts.not_led(name)
 
     def has(self, name: TopicIdPartition) -> bool:
         return name in self._cancel
 
     def copy_has_ended(self, name: TopicIdPartition, within_s: float) -> bool:
         """Wait for the last copy pass after `end`; return whether it ended in time."""
-        return self._lanes.copies.wait_ended(name, within_s)
+        return self.lanes.copies.wait_ended(name, within_s)
 
     def run_until_done(self, name: TopicIdPartition, go_on: Callable[[], bool]) -> None:
         """Run `go_on` among the tasks of retention until it returns False.
 
         Changes of the partition's role do not end it. It replaces an earlier one of the partition.
         """
-        lane, key = self._lanes.expiration, Finishing(name)
+        lane, key = self.lanes.expiration, Finishing(name)
 
         def run() -> bool:
             if go_on():
@@ -141,14 +112,22 @@ class PartitionTasks:
 
         lane.schedule(key, run)
 
+    def _follow(self, partition: Partition) -> None:
+        """Announce the role and refresh the tier state; change nothing in the tier."""
+        leadership = partition.role.leadership
+        if leadership is None or leadership.is_leader:
+            return
+        announce(self.rlmm, partition, leadership, leadership.leader_epoch, self.broker_id)
+        if not partition.tier.is_as_polled:
+            partition.tier.refresh()
+
     def _copying(self, partition: Partition, cancel: _RoleCancellation) -> Task:
-        shared = self._shared
         task = CopyTask(
             partition,
-            shared.copier,
-            shared.rlmm,
-            shared.broker_id,
-            shared.copy_rules,
+            self.copier,
+            self.rlmm,
+            self.broker_id,
+            self.copy_rules,
             Progress(),
             cancel.stopping,
             cancel.cancelled,
@@ -161,11 +140,11 @@ class PartitionTasks:
             COPIED_SEGMENTS.inc(report.copied_segments)
             COPIED_BYTES.inc(report.copied_bytes)
             topic = partition.topic_id_partition.topic
-            shared.topic_counts.add(REMOTE_COPY_REQUESTS, topic, report.copy_requests)
-            shared.topic_counts.add(REMOTE_COPY_BYTES, topic, report.copied_bytes)
-            shared.topic_counts.add(REMOTE_COPY_ERRORS, topic, report.copy_errors)
+            self.topic_counts.add(REMOTE_COPY_REQUESTS, topic, report.copy_requests)
+            self.topic_counts.add(REMOTE_COPY_BYTES, topic, report.copied_bytes)
+            self.topic_counts.add(REMOTE_COPY_ERRORS, topic, report.copy_errors)
             retriable = report.copy_retriable_errors
-            shared.topic_counts.add(REMOTE_COPY_RETRIABLE_ERRORS, topic, retriable)
+            self.topic_counts.add(REMOTE_COPY_RETRIABLE_ERRORS, topic, retriable)
             LOST_RANGES.inc(len(report.recorded))
             for problem in report.recorded:
                 _log.warning("%s: %s", partition.topic_id_partition, problem.message)
@@ -184,7 +163,7 @@ class PartitionTasks:
         return run
 
     def _expiring(self, partition: Partition, cancel: _RoleCancellation) -> Task:
-        task = ExpirationTask(partition, self._shared.expiration, cancel.stopping)
+        task = ExpirationTask(partition, self.expiration, cancel.stopping)
 
         def run() -> None:
             report = task.run()
