@@ -17,7 +17,6 @@ from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import all_events
 from services.rlm.kafka_admin.cluster_view import PartitionView, TopicView
 from services.rlm.manager import BrokerRemoteLogManager
-from services.rlm.roles import disabling
 from services.rlm.roles.partition_roles import PartitionSource
 from services.rlm.scheduler import PassFailedError
 from tests.behaviour.test_rlm_poller import (
@@ -37,11 +36,11 @@ from tests.behaviour.test_tiered_again import (
     roll,
 )
 from tests.deep.test_rlm_kills import rlm_service
-from tests.harness.callback_rlm import FOLLOWER, LEADER, HeldCopies, callback_rlm, send_role, turn
+from tests.harness.callback_rlm import FOLLOWER, LEADER, callback_rlm, send_role, turn
 from tests.harness.eventually import eventually
 from tests.harness.processes import kill_and_restart, run_until_killed
-from tests.harness.retained_log import AT_ONCE, Changed, expire, hourly_log
-from tests.harness.ship_stack import FINISHED, Stack, description, read
+from tests.harness.retained_log import AT_ONCE, Changed, hourly_log
+from tests.harness.ship_stack import Stack, description, read
 from tests.harness.world import World
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
 
@@ -286,23 +285,6 @@ def test_rlmm_that_is_away_is_asked_again(stack: Stack, finding: Finding) -> Non
     assert NAME in rlm.lanes.copies.seconds_since_last_success()
     is_away = False
     take_turns(rlm, rounds=2)
-    assert tier_is_empty(stack)
-
-
-def test_a_copy_in_progress_is_left_and_cleaned_up(
-    stack: Stack, static: Finding, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disabling, "COPY_ENDS_WITHIN_S", 0.05)
-    copies = HeldCopies(stack)
-    rlm = static.rlm(copies.rsm)
-    with copies.held(rlm, 20):
-        put(stack, DISABLED)
-        expire(rlm)  # the tier is known from here on
-        expire(rlm)
-        finished = [s for s in stack.segments() if s.state is FINISHED]
-        assert len(finished) == 2
-    take_turns(rlm, rounds=3)
-    assert copies.copied_from == [0, 10, 20]
     assert tier_is_empty(stack)
 
 

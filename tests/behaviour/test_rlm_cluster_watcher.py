@@ -99,32 +99,6 @@ def test_a_deleted_topic_is_marked_when_the_cluster_has_confirmed_it_and_then_re
     assert delete_states(stack) == {OTHER: None}
 
 
-@pytest.mark.parametrize("answer", [NoTopic.NOT_AUTHORIZED, NoTopic.FAILED, led_by(THEIRS)])
-def test_one_other_answer_starts_the_count_again(
-    stack: Stack, rlm: Any, cluster: AnsweringCluster, answer: Any
-) -> None:
-    cluster.topics[NAME.topic] = NoTopic.UNKNOWN
-    poll_over(rlm, cluster, CONFIRM_S / 2)
-    cluster.topics[NAME.topic] = answer
-    poll(rlm)
-    cluster.topics[NAME.topic] = NoTopic.UNKNOWN
-    poll_over(rlm, cluster, CONFIRM_S / 2)
-    assert delete_states(stack) == {NAME: None, OTHER: None}
-    poll_over(rlm, cluster, CONFIRM_S / 2)
-    assert delete_states(stack) == {NAME: MARKED, OTHER: None}
-
-
-@pytest.mark.parametrize("trouble", [{"is_away": True}, {"cluster_id": "another"}])
-def test_without_a_response_of_the_own_cluster_nothing_is_marked(
-    stack: Stack, rlm: Any, cluster: AnsweringCluster, trouble: dict[str, Any]
-) -> None:
-    cluster.topics = {}
-    for name, value in trouble.items():
-        setattr(cluster, name, value)
-    poll_over(rlm, cluster, 2 * CONFIRM_S)
-    assert delete_states(stack) == {NAME: None, OTHER: None}
-
-
 def test_a_topic_made_again_under_the_name_is_another_topic(
     stack: Stack, rlm: Any, cluster: AnsweringCluster
 ) -> None:
@@ -146,30 +120,6 @@ def test_a_topic_that_is_tiered_later_is_watched_too(
         poll(rlm)
     poll_over(rlm, cluster)
     assert delete_states(stack) == {NAME: None, OTHER: None, later: MARKED}
-
-
-@pytest.mark.parametrize("cluster_id", ["another", None])
-def test_topic_recorded_for_another_cluster_is_never_marked(
-    stack: Stack, rlm: Any, cluster: AnsweringCluster, cluster_id: str | None
-) -> None:
-    foreign = replace(NAME, topic="foreign", topic_id=uuid4())
-    announced(stack, foreign, cluster_id=cluster_id)
-    restarted = watching_rlm(stack, cluster)
-    poll(restarted)
-    poll_over(restarted, cluster)
-    assert delete_states(stack) == {NAME: None, OTHER: None, foreign: None}
-
-
-def test_a_cluster_formatted_again_under_its_id_takes_nothing_from_the_tier(
-    stack: Stack, rlm: Any, cluster: AnsweringCluster
-) -> None:
-    new = replace(NAME, topic_id=uuid4())
-    announced(stack, new)
-    cluster.topics = {NAME.topic: led_by(THEIRS, new.topic_id)}
-    restarted = watching_rlm(stack, cluster)
-    poll(restarted)
-    poll_over(restarted, cluster)
-    assert delete_states(stack) == {NAME: None, OTHER: None, new: None}
 
 
 # --- the logs that brokers tier ------------------------------------------------------------------

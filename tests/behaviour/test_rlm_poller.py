@@ -379,27 +379,6 @@ def test_a_deleted_topic_is_marked_once_that_is_confirmed(
     assert rlm.led_partitions() == []
 
 
-@pytest.mark.parametrize("change", [{"is_away": True}, {"cluster_id": "another"}])
-def test_a_poll_without_an_answer_of_its_cluster_starts_the_count_again(
-    stack: Stack,
-    rlm: Any,
-    files: PartitionFiles,
-    cluster: AnsweringCluster,
-    change: dict[str, Any],
-) -> None:
-    poll(rlm)
-    take_turns(rlm)
-    gone(files, cluster)
-    poll_over(rlm, cluster, CONFIRM_S / 2)
-    before = replace(cluster)
-    for name, value in change.items():
-        setattr(cluster, name, value)
-    poll(rlm)
-    cluster.is_away, cluster.cluster_id = before.is_away, before.cluster_id
-    poll_over(rlm, cluster, CONFIRM_S / 2)
-    assert delete_states(stack) == {NAME: None}
-
-
 def test_topic_with_a_removed_mark_is_not_marked_again(
     stack: Stack, rlm: Any, files: PartitionFiles, cluster: AnsweringCluster
 ) -> None:

@@ -3,7 +3,6 @@
 The cluster's responses are given by hand; RSM is on files, RLMM on PostgreSQL.
 """
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -141,35 +140,6 @@ def test_topic_marked_in_part_by_another_rlm_is_marked_whole(
     assert delete_states(stack) == {NAME: MARKED, another_brokers: MARKED, OLDER: None}
 
 
-@pytest.mark.parametrize(
-    "answer", [{"is_away": True}, {"cluster_id": "another"}, NoTopic.NOT_AUTHORIZED, NoTopic.FAILED]
-)
-def test_one_other_answer_starts_the_count_again(
-    stack: Stack,
-    before: Any,
-    log_dir: Path,
-    files: PartitionFiles,
-    cluster: AnsweringCluster,
-    answer: Any,
-) -> None:
-    gone(files, cluster)
-    restarted = polling_rlm(stack, log_dir, cluster)
-    poll(restarted)
-    poll_over(restarted, cluster, CONFIRM_S / 2)
-    if isinstance(answer, NoTopic):
-        cluster.topics[NAME.topic] = answer
-    else:
-        for name, value in answer.items():
-            setattr(cluster, name, value)
-    poll(restarted)
-    cluster.is_away, cluster.cluster_id = False, REGISTERED
-    cluster.topics[NAME.topic] = NoTopic.UNKNOWN
-    poll_over(restarted, cluster, CONFIRM_S / 2)
-    assert delete_states(stack) == {NAME: None, OLDER: None}
-    poll_over(restarted, cluster, CONFIRM_S / 2)
-    assert delete_states(stack) == {NAME: MARKED, OLDER: None}
-
-
 @pytest.mark.parametrize("cluster_id", ["another", None])
 def test_topic_recorded_for_another_cluster_is_never_marked(
     stack: Stack, log_dir: Path, cluster: AnsweringCluster, cluster_id: str | None
@@ -181,36 +151,6 @@ def test_topic_recorded_for_another_cluster_is_never_marked(
     poll(rlm)
     poll_over(rlm, cluster)
     assert delete_states(stack) == {NAME: None, OLDER: None}
-
-
-@pytest.mark.parametrize("answer", [NoTopic.NOT_AUTHORIZED, NoTopic.FAILED])
-def test_topic_without_an_answer_is_never_marked(
-    stack: Stack,
-    before: Any,
-    log_dir: Path,
-    files: PartitionFiles,
-    cluster: AnsweringCluster,
-    answer: NoTopic,
-) -> None:
-    gone(files, cluster)
-    cluster.topics[NAME.topic] = answer
-    restarted = polling_rlm(stack, log_dir, cluster)
-    poll(restarted)
-    poll_over(restarted, cluster)
-    assert delete_states(stack) == {NAME: None, OLDER: None}
-
-
-def test_topic_with_a_local_log_is_not_marked(
-    stack: Stack, before: Any, log_dir: Path, cluster: AnsweringCluster
-) -> None:
-    cluster.topics[NAME.topic] = NoTopic.UNKNOWN
-    restarted = polling_rlm(stack, log_dir, cluster)
-    poll(restarted)
-    poll_over(restarted, cluster)
-    assert delete_states(stack) == {NAME: None, OLDER: None}
-    shutil.rmtree(log_dir / "t-0")
-    poll_over(restarted, cluster)
-    assert delete_states(stack) == {NAME: MARKED, OLDER: None}
 
 
 def test_a_cluster_formatted_again_under_its_id_takes_nothing_from_the_tier(

@@ -58,24 +58,15 @@ def test_a_segment_is_a_candidate_when_the_next_one_begins_at_or_below_the_last_
     )
 
 
-def test_the_active_segment_is_never_a_candidate() -> None:
-    assert candidate_log_segments(log(5, stable=50), OffsetRanges()) == []
-
-
-def test_segment_in_the_tier_is_not_copied_again() -> None:
-    covered = OffsetRanges([(0, 9)])
-    assert bases(candidate_log_segments(log(0, 10, 20, stable=30), covered)) == [10]
-
-
-def test_a_segment_that_is_in_the_tier_in_part_only_is_copied_whole() -> None:
-    covered = OffsetRanges([(0, 14)])
-    assert bases(candidate_log_segments(log(0, 10, 20, stable=30), covered)) == [10]
-
-
-def test_a_gap_in_the_copied_prefix_is_filled() -> None:
-    covered = OffsetRanges([(0, 9), (20, 29)])
-    found = candidate_log_segments(log(0, 10, 20, 30, stable=30), covered)
-    assert bases(found) == [10]
+@pytest.mark.parametrize(
+    ("covered", "expected"),
+    [([(0, 9)], [10, 20]), ([(0, 14)], [10, 20]), ([(0, 9), (20, 29)], [10])],
+)
+def test_what_is_not_wholly_in_the_tier_is_copied_but_not_the_active_segment(
+    covered: list[tuple[int, int]], expected: list[int]
+) -> None:
+    found = candidate_log_segments(log(0, 10, 20, 30, stable=40), OffsetRanges(covered))
+    assert bases(found) == expected
 
 
 @pytest.mark.parametrize(
@@ -225,18 +216,6 @@ def tier(*segments: RemoteLogSegmentMetadata, log_start_offset: int = 0) -> Tier
     for segment in segments:
         made.add(segment)
     return made
-
-
-def test_segment_expired_from_the_tier_is_not_copied_again_from_disk() -> None:
-    held = log(0, 10, 20, 30, 40, stable=40)
-    found = candidate_log_segments(held.from_offset(20), OffsetRanges())
-    assert bases(found) == [20, 30]
-
-
-def test_a_segment_that_holds_the_log_start_is_copied_whole() -> None:
-    held = log(0, 10, 20, stable=20).from_offset(15)
-    assert bases(candidate_log_segments(held, OffsetRanges())) == [10]
-    assert bases(in_tier(held, OffsetRanges([(15, 19)]))) == [10]
 
 
 @pytest.mark.parametrize(("offset", "expected"), [(0, 5), (7, 7), (99, 30)])

@@ -93,10 +93,6 @@ def test_the_first_segment_that_is_not_due_ends_the_search() -> None:
     assert eligible(log(40, 30, 30, 20), CopyLag(100, None), {0: 500, 10: 1, 20: 500}) == [0]
 
 
-def test_with_neither_of_the_two_nothing_is_ever_due() -> None:
-    assert eligible(log(40, 30, 20), CopyLag(None, None)) == []
-
-
 @pytest.mark.parametrize("lag", [CopyLag(0, None), CopyLag(None, 0), CopyLag(0, 99), CopyLag(9, 0)])
 def test_a_lag_of_zero_is_none_and_no_timestamp_is_asked_for(lag: CopyLag) -> None:
     def must_not_be_asked(segment: LocalSegment) -> int | None:
@@ -144,11 +140,6 @@ def test_a_lag_of_minus_one_is_the_effective_local_retention(
     ms: int | None, size_bytes: int | None, local_ms: int, local_bytes: int, expected: CopyLag
 ) -> None:
     assert lag_of(ms, size_bytes, local_ms, local_bytes) == expected
-
-
-def test_without_any_limit_a_lag_of_minus_one_never_passes() -> None:
-    config = topic_config({"remote.copy.lag.ms": "-1"})
-    assert effective_copy_lag(config, DEFAULTS) == CopyLag(None, None)
 
 
 def test_default_copy_lag_is_capped_by_the_local_retention() -> None:
