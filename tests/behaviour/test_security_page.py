@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,21 +18,16 @@ from services.api.errors import (
     PermissionDeniedError,
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
-    UnauthenticatedError,
 )
 from services.api.remote_storage_manager import ObjectQuery
-from services.api.roles import Role
 from services.common.client_security import ClientSecurity
 from services.common.settings import ServiceSettings
 from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import SegmentObjectsClient
 from services.rsm.factory import build_manager
-from services.rsm.servicer import add_to_server
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import Files, copied, fetched
-from tests.harness.certificates import account
-from tests.harness.eventually import eventually
-from tests.harness.secured import Deployment, serving_rsm
+from tests.harness.secured import serving_rsm
 
 pytestmark = pytest.mark.deep
 
@@ -97,30 +92,6 @@ def test_the_commands_of_the_page_secure_a_service(made: Path, tmp_path: Path) -
         pytest.raises(RetriableRemoteStorageError, match="CERTIFICATE_VERIFY_FAILED"),
     ):
         objects.list_segment_objects(ObjectQuery())
-
-
-def test_a_new_token_is_sent_without_a_new_channel(tmp_path: Path) -> None:
-    deployment = Deployment(tmp_path)
-    deployment.grant(account("jobs", "reader"), Role.AUDITOR)
-    security = deployment.with_token(deployment.issuer.token(account("jobs", "reader"), exp=1))
-    assert security.token is not None
-    with (
-        closing(build_manager(RsmSettings(backend="filesystem", directory=tmp_path))) as manager,
-        deployment.served(lambda server: add_to_server(manager, server)) as ports,
-        open_channel(ports.tokens, security) as channel,
-    ):
-        objects = SegmentObjectsClient(channel, ports.tokens)
-        with pytest.raises(UnauthenticatedError, match="the token has expired"):
-            objects.list_segment_objects(ObjectQuery())
-        security.token.write_text(deployment.issuer.token(account("jobs", "reader")))
-
-        def is_served() -> bool:
-            with suppress(UnauthenticatedError):
-                objects.list_segment_objects(ObjectQuery())
-                return True
-            return False
-
-        eventually(is_served)
 
 
 def test_custom_metadata_lead_to_no_other_segment(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Open channels: plaintext, or TLS whose files may change while calls run."""
 
-import logging
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,10 +10,9 @@ from typing import Any, Self, TypeAlias, cast
 import grpc
 
 from services.api.errors import InvalidRequestError
-from services.common.bounded_file import SecretFileError, read_secret
 from services.common.client_security import NO_PROXY, ClientSecurity, target_of
 from services.rpc.statuses import Peer
-from services.rpc.tls import POLL_INTERVAL_S, ReloadedTls, TlsFileError, TlsFiles, TlsMaterial
+from services.rpc.tls import ReloadedTls, TlsFileError, TlsFiles, TlsMaterial
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 CHUNK_BYTES = 1024 * 1024
@@ -43,7 +40,6 @@ _CLIENT_OPTIONS: ChannelOptions = (
     # A pod that is replaced has another address. By default gRPC asks every 30 s at most.
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
 )
-_log = logging.getLogger("sediment.rpc")
 
 
 def open_channel(target: str, security: ClientSecurity) -> grpc.Channel:
@@ -78,34 +74,31 @@ def peer_of(service: str, channel: grpc.Channel, address: str) -> Peer:
     return Peer(name, hint)
 
 
-class _TokenFile(grpc.AuthMetadataPlugin):
-    """Adds the token of a file to each call, and reads the file again when it may have changed."""
+def _token_of(content: bytes) -> str:
+    token = content.decode("ascii", errors="replace").strip()
+    if not token or not token.isascii() or not token.isprintable():
+        raise ValueError("holds no token")
+    return token
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path = path
-        self._clock = clock
-        self._token = self._read()
-        self._read_at = clock()
 
-    def __call__(
-        self, context: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback
-    ) -> None:
-        if self._clock() - self._read_at >= POLL_INTERVAL_S:
-            self._read_at = self._clock()
-            try:
-                self._token = self._read()
-            except InvalidRequestError as e:
-                _log.warning("%s; sending the previous token", e)
-        callback((("authorization", f"Bearer {self._token}"),), None)
+def _token_credentials(path: Path) -> grpc.CallCredentials:
+    """Return credentials that send the token of a file, also after it was replaced.
 
-    def _read(self) -> str:
-        try:
-            token = read_secret(self._path).strip()
-        except SecretFileError as e:
-            raise InvalidRequestError(f"token file {e}") from e
-        if not token.isascii() or not token.isprintable():
-            raise InvalidRequestError(f"token file {self._path}: holds no token")
-        return token
+    Raises:
+        InvalidRequestError: the file holds no token.
+    """
+    # Only here: clients without a token must not wait for prometheus_client.
+    from services.common.reloaded_file import FileError, ReloadedFile  # noqa: PLC0415
+
+    try:
+        file = ReloadedFile("token", path, _token_of)
+    except FileError as e:
+        raise InvalidRequestError(str(e)) from e
+
+    def send(_: object, callback: grpc.AuthMetadataPluginCallback) -> None:
+        callback((("authorization", f"Bearer {file.current()}"),), None)
+
+    return grpc.metadata_call_credentials(cast(grpc.AuthMetadataPlugin, send))
 
 
 MakeMethod: TypeAlias = Callable[[grpc.Channel], Any]
@@ -139,7 +132,7 @@ class ReloadingChannel:
             self._tls = ReloadedTls(TlsFiles(security.certificate, security.key, security.ca))
         except TlsFileError as e:
             raise InvalidRequestError(str(e)) from e
-        self._token = None if security.token is None else _TokenFile(security.token)
+        self._token = None if security.token is None else _token_credentials(security.token)
         self._lock = Lock()
         self._draining: list[_Generation] = []
         self._current = self._open(self._tls.material())
@@ -213,8 +206,7 @@ class ReloadingChannel:
     def _open(self, material: TlsMaterial) -> _Generation:
         credentials = grpc.ssl_channel_credentials(material.ca, material.key, material.certificate)
         if self._token is not None:
-            token = grpc.metadata_call_credentials(self._token)
-            credentials = grpc.composite_channel_credentials(credentials, token)
+            credentials = grpc.composite_channel_credentials(credentials, self._token)
         channel = grpc.secure_channel(self._target, credentials, options=_CLIENT_OPTIONS)
         return _Generation(channel, material)
 
