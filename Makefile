@@ -293,11 +293,10 @@ types: $(VENV)/.dev $(VENV)/.spark ## mypy --strict over everything
 	$(BIN)/mypy .
 
 .PHONY: docs
-docs: $(VENV)/.dev ## Write docs/reference/config.md, contracts.md, json.md, metrics.md and roles.md, the chart's schema and its README from their sources
+docs: $(VENV)/.dev ## Write docs/reference/config.md, metrics.md and roles.md, the promised fields of JSON, the chart's schema and its README from their sources
 	$(BIN)/python -m tools.reference config > docs/reference/config.md.new && mv docs/reference/config.md.new docs/reference/config.md
 	$(BIN)/python -m tools.reference metrics > docs/reference/metrics.md.new && mv docs/reference/metrics.md.new docs/reference/metrics.md
 	$(BIN)/python -m tools.reference roles > docs/reference/roles.md.new && mv docs/reference/roles.md.new docs/reference/roles.md
-	$(BIN)/python -m tools.contracts_page > docs/reference/contracts.md.new && mv docs/reference/contracts.md.new docs/reference/contracts.md
 	$(BIN)/python -m tools.printed.page
 	$(BIN)/python -m tools.chart_reference
 
@@ -309,6 +308,9 @@ $(SITE_VENV)/.installed: docs_site/requirements.lock $(VENV)/.runtime
 
 .PHONY: site
 site: $(SITE_VENV)/.installed ## Build docs/ as a site into build/site/; a link that leads nowhere fails
+	rm -rf build/reference && mkdir -p build/reference
+	$(BIN)/python -m tools.contracts_page > build/reference/contracts.md
+	$(BIN)/python -m tools.printed.page build/reference
 	NO_MKDOCS_2_WARNING=1 $(SITE_VENV)/bin/mkdocs build --quiet --clean --config-file docs_site/mkdocs.yml
 
 .PHONY: check

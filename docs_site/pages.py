@@ -16,6 +16,10 @@ ROOT = Path(__file__).parents[1]
 OUTSIDE = {"README.md": "index.md", "helm/README.md": "chart.md"}
 """Pages that are not in docs/, and their names in the site."""
 
+GENERATED = ROOT / "build" / "reference"
+"""What the site adds to pages of docs/reference by their names, and more files (`make site`)."""
+GROWN = ("contracts.md", "json.md")
+
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 _FENCE = re.compile(r"(?m)^```[\s\S]*?^```")
 
@@ -42,15 +46,21 @@ def _listed(entry: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages that are not in docs/."""
+    """Add the pages that are not in docs/, and the schemas of the JSON output."""
     for path, name in OUTSIDE.items():
         files.append(File.generated(config, name, content=(ROOT / path).read_text()))
+    for schema in sorted((GENERATED / "json").glob("*.schema.json")):
+        name = f"reference/json/{schema.name}"
+        files.append(File.generated(config, name, content=schema.read_text()))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Lead each link to the site's page, or to the file in the repository."""
+    """Add what is generated; lead links to the site's page, or to the file in the repository."""
     name = page.file.src_uri
+    folder, _, file = name.rpartition("/")
+    if folder == "reference" and file in GROWN:
+        markdown += "\n" + (GENERATED / file).read_text()
     path = next((path for path, of in OUTSIDE.items() if of == name), f"docs/{name}")
 
     def led(match: "re.Match[str]") -> str:

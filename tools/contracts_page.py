@@ -1,4 +1,4 @@
-"""Write docs/reference/contracts.md from protos/: services, calls, messages and enums."""
+"""Write what only the site's page of contracts has: services, calls, messages and enums."""
 
 import subprocess
 import sys
@@ -19,13 +19,6 @@ from google.protobuf.descriptor_pb2 import (
 from hatch_build import PROTOS, google_protos
 
 _PACKAGE = "tieredstorage.v1"
-_HEADER = """# Contracts
-
-The services' calls and messages, in the order of `protos/tieredstorage/v1/`. Programs compile those
-files ([clients](../use/clients.md)); [spi-mapping.md](../understand/spi-mapping.md) says which of
-Kafka's methods each call is. Written by `make docs`.
-"""
-
 # The numbers of fields in descriptor.proto, of which paths to comments are made.
 _MESSAGES, _ENUMS, _SERVICES = 4, 5, 6
 _FIELDS, _NESTED, _VALUES, _METHODS = 2, 3, 2, 2
@@ -35,8 +28,8 @@ Place = tuple[int, ...]
 
 
 def contracts_markdown() -> str:
-    """Return the whole page."""
-    lines = [_HEADER]
+    """Return what follows the page's introduction."""
+    lines: list[str] = []
     # Files with a service first: the others have what these share.
     for file in sorted(_files(), key=lambda file: not file.service):
         if not file.service:

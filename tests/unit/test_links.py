@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from hatch_build import ROOT
+from tools.contracts_page import contracts_markdown
+from tools.printed.page import json_markdown
 
 PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("helm/*.md")],
@@ -20,10 +22,14 @@ SETTING = re.compile(r"(?<![\w*])(?:RSM|RLMM|RLM)_[A-Z0-9_]+")
 METRIC = re.compile(r"`(sediment_(?:rpc|rsm|rlmm|rlm)_[a-z_]+[a-z])")
 CODE = ("services", "spark_jobs", "demos", "tests", "tools", "benchmarks", "protos", "kafka_plugin")
 
+ON_THE_SITE = {"contracts.md": contracts_markdown, "json.md": json_markdown}
+"""What `make site` adds to pages."""
+
 
 def _anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, made as GitHub makes them."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    text = page.read_text() + ON_THE_SITE.get(page.name, str)()
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 

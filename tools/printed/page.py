@@ -1,10 +1,14 @@
-"""Write docs/reference/json.md and the schemas in docs/reference/json: `make docs`.
+"""Write the JSON reference: `python -m tools.printed.page [DIRECTORY]`.
+
+Into a directory: what docs/reference/json.md has on the site only, and json/ with the schemas.
+Without one (`make docs`): the fields that are promised, in contract.json.
 
 The sources are the descriptions beside this file. Tests check every document that a command prints
 against them, and refuse fields that are not described (tests/harness/sediment_command.py).
 """
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,29 +23,10 @@ DOCUMENTS = (
     *administration.DOCUMENTS,
 )
 
-_HEADER = """# JSON output
-
-What each command of `sediment` prints with `-o json`: one object, or one object per line. The files
-in [json/](json/) are JSON Schemas (2020-12) of one object each. Written by `make docs` from
-`tools/printed/`; the tests check every document that they read against its schema.
-
-## What stays
-
-Within a major version fields are only added, and so are values of a field with a list of values.
-A field keeps its name, its type and its meaning, and stays required if it is. Ignore fields that
-you do not know: the schemas allow them. Texts for people (`text`, `message`, `detail`, `reason`,
-`verdict`, `notes` and the like) may change with any release: compare none of them.
-
-Ids are text in Kafka's form (base64url, 22 characters). Times (`_ms`) are milliseconds since 1970.
-Ranges of offsets are inclusive at both ends. A command that did its work prints its document
-whatever the exit code says of it (`status` 2, `ship` 3, `sweep` 1); one that could not prints no
-document, or not all lines, and says why on standard error. Exit codes are in each `--help`.
-"""
-
 
 def json_markdown() -> str:
-    """Return the whole page."""
-    lines = [_HEADER, "| command | prints | schema |", "|---|---|---|"]
+    """Return what follows the page's introduction."""
+    lines = ["| command | prints | schema |", "|---|---|---|"]
     lines += [
         f"| `sediment {command}` | {'a line per object' if each.is_listed else 'one object'} "
         f"| [{each.name}](json/{each.name}.schema.json) |"
@@ -82,10 +67,11 @@ def schema_texts() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    docs = Path(__file__).parents[2] / "docs" / "reference"
-    for old in (docs / "json").glob("*.schema.json"):
-        old.unlink()
-    for file, schema_text in schema_texts().items():
-        (docs / "json" / file).write_text(schema_text)
-    (docs / "json.md").write_text(json_markdown() + "\n")
-    promise(fields_of(DOCUMENTS))
+    if sys.argv[1:]:
+        directory = Path(sys.argv[1])
+        (directory / "json").mkdir(parents=True, exist_ok=True)
+        for file, schema_text in schema_texts().items():
+            (directory / "json" / file).write_text(schema_text)
+        (directory / "json.md").write_text(json_markdown() + "\n")
+    else:
+        promise(fields_of(DOCUMENTS))
