@@ -14,7 +14,7 @@ from services.api.errors import RetriableRemoteStorageError
 from services.common.client_security import PLAINTEXT
 from services.common.settings import ServiceSettings
 from services.rpc.client.calls import call_stream, call_with_stream
-from services.rpc.client.channel import CHANNEL_OPTIONS, CHUNK_BYTES, open_channel
+from services.rpc.client.channel import CHUNK_BYTES, open_channel
 from services.rpc.server.server import Service, start_grpc
 
 SERVICE = "test.Turns"
@@ -29,23 +29,14 @@ class Turns:
 
     Attributes:
         held: released by each that is.
-        reads: messages that Copy reads before it is held; None: all.
-        pause_s: before it reads each.
     """
 
     def __init__(self) -> None:
         self.release = Event()
         self.held = Semaphore(0)
-        self.reads: int | None = None
-        self.pause_s = 0.0
 
     def copy(self, requests: Iterator[BytesValue], context: grpc.ServicerContext) -> BytesValue:
-        count = 0
-        for _ in requests:
-            count += 1
-            if count == self.reads:
-                break
-            self.release.wait(self.pause_s)
+        count = sum(1 for _ in requests)
         self._hold()
         return BytesValue(value=b"%d" % count)
 
@@ -101,19 +92,6 @@ def client(turns: Turns) -> Iterator[Client]:
         yield Client(channel)
 
 
-@pytest.fixture
-def client_of_the_last_release(turns: Turns) -> Iterator[Client]:
-    """Its servers send their initial metadata with the first answer."""
-    server = grpc.server(ThreadPoolExecutor(4), options=CHANNEL_OPTIONS)
-    turns.add_to(server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    with open_channel(f"127.0.0.1:{port}", PLAINTEXT) as channel:
-        yield Client(channel)
-    turns.release.set()
-    server.stop(None).wait()
-
-
 @contextmanager
 def one_that_has_the_thread(kind: str, client: Client, turns: Turns) -> Iterator[None]:
     with ThreadPoolExecutor(1) as pool:
@@ -152,45 +130,3 @@ def test_the_wait_in_the_queue_has_a_limit(client: Client, turns: Turns, kind: s
         ),
     ):
         client.call(kind, NEVER_S, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("kind", "what"), [("copy", "has made no progress"), ("fetch", "has sent nothing")]
-)
-def test_a_stream_that_is_served_must_make_progress(
-    client: Client, turns: Turns, kind: str, what: str
-) -> None:
-    with pytest.raises(RetriableRemoteStorageError, match=rf"^server: {what} for 1\.0 s$"):
-        client.call(kind, 1.0, LONG_S, chunks=1)
-    assert turns.held.acquire(timeout=60)
-
-
-def test_a_server_that_reads_is_known_to_serve_the_call(
-    client_of_the_last_release: Client, turns: Turns
-) -> None:
-    turns.reads = 8
-    with pytest.raises(RetriableRemoteStorageError, match=r"^server: has made no progress for 1"):
-        client_of_the_last_release.call("copy", 1.0, LONG_S, chunks=100)
-
-
-def test_a_copy_with_progress_may_last_longer_than_the_wait_in_the_queue(
-    client_of_the_last_release: Client, turns: Turns
-) -> None:
-    turns.pause_s = SHORT_S / 10
-    with ThreadPoolExecutor(1) as pool:
-        client = client_of_the_last_release
-        copy = pool.submit(client.call, "copy", SHORT_S, SHORT_S, chunks=20)
-        assert turns.held.acquire(timeout=60)
-        turns.release.set()
-        assert copy.result(timeout=60) == b"20"
-
-
-@pytest.mark.parametrize(("kind", "answer"), [("copy", b"1"), ("fetch", b"1")])
-def test_a_server_that_sends_nothing_before_its_response_has_the_longer_time(
-    client_of_the_last_release: Client, turns: Turns, kind: str, answer: bytes
-) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(client_of_the_last_release.call, kind, 1.0, NEVER_S, chunks=1)
-        assert_waits(waiting, 3.0)
-        turns.release.set()
-        assert waiting.result(timeout=60) == answer

@@ -14,7 +14,6 @@ from services.common.threads import end_without
 from services.common.tracing import call_headers
 from services.rpc.client.timeouts import (
     TIMEOUT_WATCH,
-    Message,
     ReadIdleTimeout,
     SendStallTimeout,
     Source,
@@ -84,7 +83,7 @@ def _still_open(lost: grpc.RpcError) -> Iterator[None]:
 
 def call_with_stream(
     method: Any,
-    messages: Iterable[Message | bytes],
+    messages: Iterable[object],
     peer: Peer | str,
     progress_timeout_s: float,
     queue_timeout_s: float = COPY_QUEUE_TIMEOUT_S,

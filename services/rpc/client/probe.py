@@ -52,7 +52,7 @@ class ServiceState:
     """What a service says of itself.
 
     Attributes:
-        version: of its release; "" if it is not reachable, or of a release that does not say.
+        version: of its release; "" if it is not reachable.
         problem: why it could not be asked; "" if it answered.
         clock_ahead_ms: by how much its clock is ahead of this one; None if it does not say.
         clock_error_ms: how wrong that may be, either way.
@@ -97,8 +97,7 @@ def _state_of(
     clock = found.get(CLOCK_KEY, "")
     is_time = clock.isdecimal() and len(clock) < 20
     ahead_ms = int(clock) - (before_ms + after_ms) // 2 if is_time else None
-    # A release that does not say so may well be ready.
-    is_ready = found.get(READY_KEY, "1") == "1"
+    is_ready = found.get(READY_KEY) == "1"
     error_ms = (after_ms - before_ms + 1) // 2
     unready = "; ".join(note.text for note in notes if note.level == UNREADY)
     others = tuple(note for note in notes if note.level != UNREADY)

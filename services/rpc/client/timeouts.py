@@ -10,24 +10,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 
 from services.common.retry import timely_rounds
-from services.rpc.client.channel import CHUNK_BYTES
-
-# gRPC requests the next message once all but 64 KiB of the last are on their way, and a peer that
-# reads nothing has room for "grpc.http2.lookahead_bytes".
-_UNREAD_AT_MOST_BYTES = 2 * CHUNK_BYTES
 
 # How long a reader waits for its first message before a thread asks whether the call is served.
 _LISTEN_AFTER_S = 0.5
+T = TypeVar("T")
 _log = logging.getLogger("sediment.rpc")
-
-
-class Message(Protocol):
-    """A message that protobuf generated."""
-
-    def ByteSize(self) -> int: ...
-
-
-T = TypeVar("T", bound=Message | bytes)
 
 
 class Source(Generic[T]):
@@ -37,15 +24,12 @@ class Source(Generic[T]):
 
     Attributes:
         error: the error of `items`; gRPC only reports that the stream was cancelled.
-        was_read: gRPC took more than it buffers, so the server must have read some of it.
     """
 
     def __init__(self, items: Iterable[T]) -> None:
         self._items = items
         self._handed_out_at: float | None = time.monotonic()
-        self._taken_bytes = 0
         self.error: BaseException | None = None
-        self.was_read = False
 
     def __iter__(self) -> Iterator[T]:
         try:
@@ -54,19 +38,11 @@ class Source(Generic[T]):
                 self._handed_out_at = time.monotonic()
                 yield item
                 self._handed_out_at = None
-                self._count(item)
         except Exception as e:
             self.error = e
             raise
         finally:
             self._handed_out_at = time.monotonic()
-
-    def _count(self, taken: T) -> None:
-        # protobuf writes a message to find its size.
-        if not self.was_read:
-            size_bytes = len(taken) if isinstance(taken, bytes) else taken.ByteSize()
-            self._taken_bytes += size_bytes
-            self.was_read = self._taken_bytes > _UNREAD_AT_MOST_BYTES
 
     def idle_s(self) -> float:
         """Return how long gRPC has not requested the next item; 0 while `items` makes one."""
@@ -160,8 +136,7 @@ class SendStallTimeout:
     ) -> None:
         """Start to watch a call.
 
-        `queue_limit_s` holds until the server is known to serve the call: from its initial
-        metadata, or because it reads.
+        `queue_limit_s` holds until the server is known to serve the call, by its metadata.
         """
         self._call = call
         self._source = source
@@ -174,18 +149,18 @@ class SendStallTimeout:
         self._served_since = time.monotonic()
 
     def cancel_if_overdue(self) -> None:
-        served_since, idle_s = self._served_since, self._source.idle_s()
-        if served_since is not None:
-            idle_s = min(idle_s, time.monotonic() - served_since)
-        elif not self._source.was_read:
-            self._end_if(idle_s > self._queue_limit_s, _not_served(self._queue_limit_s))
+        if self.cancel_reason:
             return
-        self._end_if(idle_s > self._limit_s, f"has made no progress for {self._limit_s} s")
+        served_since, idle_s = self._served_since, self._source.idle_s()
+        if served_since is None:
+            if idle_s > self._queue_limit_s:
+                self._end(_not_served(self._queue_limit_s))
+        elif min(idle_s, time.monotonic() - served_since) > self._limit_s:
+            self._end(f"has made no progress for {self._limit_s} s")
 
-    def _end_if(self, too_long: bool, reason: str) -> None:
-        if too_long and not self.cancel_reason:
-            self.cancel_reason = reason
-            self._call.cancel()
+    def _end(self, reason: str) -> None:
+        self.cancel_reason = reason
+        self._call.cancel()
 
 
 def _not_served(limit_s: float) -> str:
