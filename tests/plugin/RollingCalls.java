@@ -3,6 +3,7 @@ import io.sediment.kafka.SedimentRemoteStorageManager;
 import java.io.BufferedReader;
 import java.io.InputStream;
 import java.io.InputStreamReader;
+import java.lang.management.ManagementFactory;
 import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -14,12 +15,12 @@ import java.util.Optional;
 import java.util.Random;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.atomic.AtomicLong;
+import javax.management.MBeanServer;
+import javax.management.ObjectName;
 
 import org.apache.kafka.common.TopicIdPartition;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.Uuid;
-import org.apache.kafka.common.internals.Plugin;
-import org.apache.kafka.common.metrics.Metrics;
 import org.apache.kafka.server.log.remote.storage.LogSegmentData;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentId;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
@@ -31,7 +32,7 @@ import org.apache.kafka.server.log.remote.storage.RemoteStorageManager.IndexType
  * Calls RSM and RLMM through the plugin without a pause, from several threads each, as a broker
  * does. Arguments: the targets of RSM and of RLMM, threads for each, a directory. For each line
  * of its input it prints "ROUNDS FAILED_ROUNDS FAILED_CALLS REPEATS", the last two of them from the
- * plugin's metrics; each failure is printed on standard error.
+ * plugin's figures in JMX; each failure is printed on standard error.
  */
 public final class RollingCalls {
     private static final int LOG_BYTES = 100_000;
@@ -43,13 +44,10 @@ public final class RollingCalls {
     }
 
     public static void main(String[] arguments) throws Exception {
-        Metrics metrics = new Metrics();
         SedimentRemoteStorageManager rsm = new SedimentRemoteStorageManager();
         rsm.configure(settings(arguments[0]));
-        Plugin.wrapInstance(rsm, metrics, "remote.log.storage.manager.class.name");
         SedimentRemoteLogMetadataManager rlmm = new SedimentRemoteLogMetadataManager();
         rlmm.configure(settings(arguments[1]));
-        Plugin.wrapInstance(rlmm, metrics, "remote.log.metadata.manager.class.name");
         byte[] log = new byte[LOG_BYTES];
         new Random(1).nextBytes(log);
         RemoteLogSegmentMetadata segment = segment(partition(), 0);
@@ -62,7 +60,7 @@ public final class RollingCalls {
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
         while (input.readLine() != null) {
             System.out.println(ROUNDS.get() + " " + FAILURES.size() + " "
-                + sum(metrics, "call-failures-total") + " " + sum(metrics, "call-repeats-total"));
+                + sum("Failures") + " " + sum("Repeats"));
         }
         System.exit(0);
     }
@@ -138,10 +136,13 @@ public final class RollingCalls {
             paths.get(3), ByteBuffer.wrap("0\n1\n0 0\n".getBytes()));
     }
 
-    private static long sum(Metrics metrics, String name) {
-        return metrics.metrics().entrySet().stream()
-            .filter(entry -> entry.getKey().name().equals(name))
-            .mapToLong(entry -> (long) entry.getValue().metricValue())
-            .sum();
+    private static long sum(String figure) throws Exception {
+        MBeanServer beans = ManagementFactory.getPlatformMBeanServer();
+        long sum = 0;
+        ObjectName calls = new ObjectName("io.sediment.kafka:type=Calls,*");
+        for (ObjectName name : beans.queryNames(calls, null)) {
+            sum += (long) beans.getAttribute(name, figure);
+        }
+        return sum;
     }
 }

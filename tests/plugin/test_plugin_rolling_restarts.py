@@ -39,7 +39,7 @@ class Counts:
 
     Attributes:
         rounds: a read of a log and an index, or a change with a look-up.
-        failed_calls, repeats: by the plugin's metrics.
+        failed_calls, repeats: by the plugin's figures in JMX.
     """
 
     rounds: int
