@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,11 +42,10 @@ def command(tier: Tier, kind: str, *options: str) -> list[str]:
     return [*start, *spark, "-o", "json", *options]
 
 
-def start(argv: list[str], failpoint: str | None = None) -> "subprocess.Popen[str]":
-    armed = {} if failpoint is None else {"SEDIMENT_FAILPOINT": failpoint}
+def start(argv: list[str], variables: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         argv,
-        env=own_environment(armed),
+        env=own_environment({**(variables or {})}),
         text=True,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -9,7 +9,7 @@ import pytest
 
 from services.local.stack import own_environment
 from tests.harness.tier import HOUR_MS, Tier, a_topic
-from tests.spark.commands import TIMEOUT_S, Swept, ended
+from tests.spark.commands import TIMEOUT_S, Swept, ended, start
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 SMALL_LIMIT = (
@@ -22,15 +22,8 @@ def swept(tier: Tier, topic: str, variables: dict[str, str], program: list[str])
     """Run a sweep of a topic with no option of an engine, by a program that is `sediment`."""
     addresses = ["--rsm", tier.rsm_process.address, "--rlmm", tier.rlmm_process.address]
     options = [*addresses, "--topic", topic, "--apply", "-o", "json"]
-    process = subprocess.Popen(
-        [sys.executable, *program, "sweep", "retention", *options],
-        env=own_environment(variables),
-        text=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    return ended(process)
+    argv = [sys.executable, *program, "sweep", "retention", *options]
+    return ended(start(argv, variables))
 
 
 def due_topic(tier: Tier, segments: int) -> str:

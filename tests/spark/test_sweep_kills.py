@@ -3,10 +3,9 @@ nothing else, and the report and the audit trail say the same."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
-from threading import Barrier, Event
+from threading import Event
 
 import psutil
 import pytest
@@ -14,7 +13,6 @@ from pyspark.sql import SparkSession
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import all_partitions
-from spark_jobs.sweeps.local_engine import LocalEngine
 from spark_jobs.sweeps.sweep_error import SweepError
 from tests.harness.databases import events, waiting
 from tests.harness.eventually import eventually
@@ -129,16 +127,6 @@ def kill_its_python_workers(tier: Tier, waiting_one: psutil.Process) -> None:
         worker.kill()
 
 
-def restart_rlmm(tier: Tier, waiting_one: psutil.Process) -> None:
-    tier.rlmm_process.kill()
-    tier.rlmm_process.start()
-
-
-def restart_rsm(tier: Tier, waiting_one: psutil.Process) -> None:
-    tier.rsm_process.kill()
-    tier.rsm_process.start()
-
-
 def one_that_calls(spark: SparkSession, address: str) -> psutil.Process:
     """An executor of which a Python worker is connected to the address."""
     port = int(address.rpartition(":")[2])
@@ -156,12 +144,6 @@ def one_that_calls(spark: SparkSession, address: str) -> psutil.Process:
     [
         (kill_the_executor, "deleting"),
         pytest.param(kill_its_python_workers, "marking", marks=pytest.mark.long),
-        pytest.param(kill_the_executor, "marking", marks=pytest.mark.long),
-        pytest.param(kill_its_python_workers, "deleting", marks=pytest.mark.long),
-        pytest.param(restart_rlmm, "marking", marks=pytest.mark.long),
-        pytest.param(restart_rlmm, "deleting", marks=pytest.mark.long),
-        pytest.param(restart_rsm, "marking", marks=pytest.mark.long),
-        pytest.param(restart_rsm, "deleting", marks=pytest.mark.long),
     ],
 )
 def test_a_task_that_is_lost_half_way_is_done_again_and_counts_once(
@@ -196,26 +178,6 @@ def test_a_task_that_is_lost_half_way_is_done_again_and_counts_once(
 
 
 @pytest.mark.long
-def test_services_that_are_killed_and_come_back_are_waited_for(
-    jobs: Jobs, tier: Tier, due: TopicIdPartition
-) -> None:
-    with ThreadPoolExecutor() as pool:
-        starts: list[Future[None]] = []
-
-        def kill() -> None:
-            wait(starts)
-            for service in tier.processes:
-                service.kill()
-                starts.append(pool.submit(service.start))
-
-        done = jobs.retention(
-            [due.topic], {"planning": kill, "marking": kill, "deleting": kill}, apply=True
-        )
-    assert [future.result() for future in starts] == [None] * 6
-    assert_only_what_was_due_is_gone(tier, due, done)
-
-
-@pytest.mark.long
 def test_a_service_that_stays_away_ends_the_run_in_one_line_that_names_it(
     jobs: Jobs, tier: Tier, due: TopicIdPartition
 ) -> None:
@@ -234,7 +196,7 @@ def test_a_driver_killed_between_its_phases_reports_nothing_and_the_next_run_fin
     jobs: Jobs, tier: Tier, due: TopicIdPartition, name: str
 ) -> None:
     argv = command(tier, "retention", "--topic", due.topic, "--apply", "--batch-size", "2")
-    killed = ended(start(argv, failpoint=name))
+    killed = ended(start(argv, {"SEDIMENT_FAILPOINT": name}))
     assert (killed.exit_code, killed.report) == (KILLED, {})
     done = jobs.retention([due.topic], apply=True)
     marked = DUE if name == "sweep.marked" else 0
@@ -243,23 +205,3 @@ def test_a_driver_killed_between_its_phases_reports_nothing_and_the_next_run_fin
     earlier = list(done.segments("earlier_plan_id").values())
     assert earlier.count(plan_id_of(killed)) == marked
     assert_only_what_was_due_is_gone(tier, due, done)
-
-
-@pytest.mark.long
-def test_two_sweeps_of_one_scope_at_once_delete_each_segment_once(
-    jobs: Jobs, tier: Tier, due: TopicIdPartition, tmp_path: Path
-) -> None:
-    """By both engines: each has planned all before the other marks."""
-    planned = Barrier(2, timeout=600)
-    (tmp_path / "other").mkdir()
-    other = Jobs(LocalEngine, tier, tmp_path / "other")
-    with ThreadPoolExecutor() as pool:
-        running = pool.submit(other.retention, [due.topic], {"marking": planned.wait}, apply=True)
-        done = [jobs.retention([due.topic], {"marking": planned.wait}, apply=True)]
-        done.append(running.result())
-    assert {each.outcome for each in done} <= {"DONE", "PARTIAL"}
-    of_segments = [e for e in events(tier.engine, due) if "DELETE_SEGMENT" in str(e.to_state)]
-    assert len({(e.segment_id, e.to_state) for e in of_segments}) == len(of_segments)
-    last = jobs.retention([due.topic], apply=True)
-    assert_only_what_was_due_is_gone(tier, due, last)
-    assert sum(each.totals["deleted_segments"] for each in (*done, last)) >= DUE

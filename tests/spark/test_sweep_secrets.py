@@ -1,15 +1,13 @@
 """The secrets of the services, if the shell of a sweep has them, reach nothing of Spark's."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from services.local.stack import own_environment
 from tests.harness.eventually import eventually
 from tests.harness.recorders import trap
 from tests.harness.tier import HOUR_MS, Tier, a_topic
-from tests.spark.commands import command, ended, traces_of_children
+from tests.spark.commands import command, ended, start, traces_of_children
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 CANARY = "canary-of-a-secret"
@@ -28,12 +26,9 @@ def test_no_variable_sends_a_sweep_elsewhere(tier: Tier, tmp_path: Path) -> None
     tier.report(tp, 1)
     tier.settings(tp.topic_id, {"retention.ms": str(HOUR_MS)})
     with trap() as made:
-        process = subprocess.Popen(
+        process = start(
             command(tier, "retention", "--topic", tp.topic, "--apply"),
-            env=own_environment({**made.proxies(), **made.of_libpq(tmp_path)}),
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            {**made.proxies(), **made.of_libpq(tmp_path)},
         )
         swept = ended(process)
         assert swept.exit_code == 0, swept.stderr
@@ -51,12 +46,8 @@ def test_secrets_reach_no_process_and_no_file_of_spark(
     tier.settings(tp.topic_id, {"retention.ms": str(HOUR_MS)})
     work = tmp_path / "work"
     options = ["--topic", tp.topic, "--work-dir", str(work), "--apply"]
-    process = subprocess.Popen(
-        command(tier, "retention", *options),
-        env={**own_environment({**SECRETS}), "SPARK_CONF_DIR": str(tmp_path)},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+    process = start(
+        command(tier, "retention", *options), {**SECRETS, "SPARK_CONF_DIR": str(tmp_path)}
     )
     with tier.held_up(tp):  # it has planned and waits to mark
         eventually(lambda: list(work.glob("*/plan")), deadline_ms=300_000)

@@ -1,6 +1,5 @@
 """Sweeps over TLS, by certificate and by service-account token, with the policy in force."""
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from services.api.roles import Role
 from services.common.client_security import ClientSecurity, SecurityOptions
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint
-from services.local.stack import own_environment
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from spark_jobs.connections import Services
@@ -26,7 +24,7 @@ from tests.harness.certificates import account
 from tests.harness.eventually import eventually
 from tests.harness.secured import Deployment, spiffe
 from tests.harness.tier import HOUR_MS, Tier, a_topic
-from tests.spark.commands import Swept, command, ended, traces_of_children
+from tests.spark.commands import Swept, command, ended, start, traces_of_children
 from tests.spark.jobs import Jobs, spark_engine
 from tests.spark.tiers import new_tier
 
@@ -129,13 +127,7 @@ def test_a_sweep_deletes_and_its_secrets_reach_no_process_and_no_file_of_spark(
     options = [*sweeper.addresses, "--topic", tp.topic, "--work-dir", str(work), "--apply"]
     options += [] if sweep == "retention" else ["--grace-ms", "0"]
     spark = {"SPARK_CONF_DIR": str(tmp_path), "TMPDIR": str(scratch)}
-    process = subprocess.Popen(
-        command(secured.tier, sweep, *options),
-        env=own_environment({**sweeper.variables, **spark}),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    process = start(command(secured.tier, sweep, *options), {**sweeper.variables, **spark})
     with secured.tier.held_up(tp):  # it has planned and waits to mark
         eventually(
             lambda: list(work.glob("*/plan")) or process.poll() is not None, deadline_ms=300_000
@@ -246,13 +238,7 @@ def test_a_grant_that_ends_while_a_sweep_runs_stops_it(
 
 def sweep_as(secured: Secured, sweeper: Sweeper, tp: TopicIdPartition) -> Swept:
     options = [*sweeper.addresses, "--topic", tp.topic, "--apply", "--grace-ms", "0"]
-    process = subprocess.Popen(
-        command(secured.tier, "removal", *options),
-        env=own_environment(sweeper.variables),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    process = start(command(secured.tier, "removal", *options), sweeper.variables)
     return ended(process)
 
 
