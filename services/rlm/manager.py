@@ -402,7 +402,7 @@ class BrokerRemoteLogManager:
     def _scan(self) -> None:
         """Scan the log directories and update roles and folders."""
         self._directories.scan()
-        self._roles.look_for_folders()
+        self._roles.update_folders()
         if self._static is not None:
             self._static.update(self._directories.partitions)
 

@@ -7,7 +7,7 @@
     RetentionState    results of the latest retention pass  retention/expiration_task.py
     ReportState       the data that was sent to RLMM        reporting.py
 
-All other modules only read. PartitionRoles also calls take_role and move_to of Partition when the
+All other modules only read. PartitionRoles also calls begin_role and move_to of Partition when the
 role or the folder changes: they drop the state of the previous role or folder.
 """
 
@@ -249,7 +249,7 @@ class Partition:
     retention: RetentionState = field(default_factory=RetentionState)
     report: ReportState = field(default_factory=ReportState)
 
-    def take_role(self, leadership: Leadership) -> None:
+    def begin_role(self, leadership: Leadership) -> None:
         """Begin a role; drop the results of the previous role."""
         self.role.leadership = leadership
         self.report.announced = self.copy.blocked = self.retention.nothing_due = None

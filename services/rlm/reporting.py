@@ -258,15 +258,10 @@ class Reporter:
     def report_all(self, partitions: Iterable[Partition]) -> None:
         """Report partitions that changed since their last report, or whose report gets old.
 
-        One call sends many reports. Changes are detected by the last known tier state, so that a
-        partition at rest costs no request.
-
-        A refused report is logged and not sent again before the partition changes: the reason
-        rarely disappears soon. Only if another process has sent a report meanwhile, the next pass
-        sends this one with a higher number.
-
-        While RSM is down, partitions that do not need it are reported. RSM is called for only one
-        of the others, which comes last the next time.
+        A partition at rest costs no request: changes show in the last known tier state. A refused
+        report is logged and not sent again before the partition changes, unless another process has
+        sent one meanwhile. While RSM is down, partitions that do not need it are reported, and RSM
+        is called for one of the others, which comes last the next time.
 
         Raises:
             RetriableRemoteStorageError: if RLMM or RSM is unreachable; not all were reported.

@@ -48,7 +48,7 @@ class WaitingTasks:
     def discard(self, key: Hashable) -> None:
         self._waits.pop(key, None)
 
-    def take_due(self, now_s: float) -> Hashable | None:
+    def pop_due(self, now_s: float) -> Hashable | None:
         """Remove and return the key that has been due for longest; None if none is due."""
         due_s = self.next_due_s()
         if due_s is None or due_s > now_s:
@@ -296,7 +296,7 @@ class Lane:
                 return False
             if self._starts_from_s is not None and self._clock() < self._starts_from_s:
                 return False
-            run = self._take_due()
+            run = self._pop_due()
             return run is not None and self._start_run(run)
 
     def _start_run(self, run: _Run) -> bool:
@@ -314,8 +314,8 @@ class Lane:
         self._starts_from_s = None
         return True
 
-    def _take_due(self) -> _Run | None:
-        key = self._waiting.take_due(self._clock())
+    def _pop_due(self) -> _Run | None:
+        key = self._waiting.pop_due(self._clock())
         if key is None:
             return None
         self._running.add(key)
@@ -340,7 +340,7 @@ class Lane:
     def _next_after(self) -> _Run | None:
         if not self._scheduler.runs_more or self._paused:
             return None
-        run = self._take_due()
+        run = self._pop_due()
         self._scheduler.wake(self._clock() + self.until_next_s())
         return run
 

@@ -113,25 +113,25 @@ class RlmSettings(ServiceSettings):
         default=None, description="SASL mechanism of the poller (Kafka: sasl.mechanism)."
     )
     kafka_username: str | None = Field(default=None, description="SASL user of the poller.")
-    kafka_password_file: Path | None = Field(
+    kafka_password_file: OptionalPath = Field(
         default=None, description="File with the password of that user; a final newline is ignored."
     )
-    kafka_ssl_ca_file: Path | None = Field(
+    kafka_ssl_ca_file: OptionalPath = Field(
         default=None,
         description="PEM file with the CAs that sign the brokers' certificates. If empty: the "
         "system's CAs.",
     )
-    kafka_ssl_certificate_file: Path | None = Field(
+    kafka_ssl_certificate_file: OptionalPath = Field(
         default=None,
         description="PEM file with the poller's client certificate and its chain. If empty: no "
         "client certificate.",
     )
-    kafka_ssl_key_file: Path | None = Field(
+    kafka_ssl_key_file: OptionalPath = Field(
         default=None,
         description="PEM file with the private key of that certificate. If empty: the key is in "
         "RLM_KAFKA_SSL_CERTIFICATE_FILE.",
     )
-    kafka_ssl_key_password_file: Path | None = Field(
+    kafka_ssl_key_password_file: OptionalPath = Field(
         default=None, description="File with the password of that key, if it has one."
     )
     deletion_confirm_ms: int = Field(
@@ -253,7 +253,7 @@ class RlmSettings(ServiceSettings):
     remote_log_index_cache_memory_bytes: int = Field(
         default=32 * 1024 * 1024, ge=1, description="Memory for indexes of remote segments, bytes."
     )
-    remote_log_index_file_cache_dir: Path | None = Field(
+    remote_log_index_file_cache_dir: OptionalPath = Field(
         default=None,
         description="Directory that keeps indexes of remote segments in files across restarts. "
         "It must be on a local disk and outside of RLM_LOG_DIRS, and is created if missing. If "
@@ -333,15 +333,9 @@ class RlmSettings(ServiceSettings):
         return self
 
     @field_validator(
-        "remote_log_index_file_cache_dir",
         "cluster_id",
         "kafka_sasl_mechanism",
         "kafka_username",
-        "kafka_password_file",
-        "kafka_ssl_ca_file",
-        "kafka_ssl_certificate_file",
-        "kafka_ssl_key_file",
-        "kafka_ssl_key_password_file",
         mode="before",
     )
     @classmethod

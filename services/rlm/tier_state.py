@@ -177,9 +177,6 @@ class TierState:
     ) -> tuple[Tier, float | None]:
         """Return the tier as `refresh` does; as it was last known if RLMM is unreachable.
 
-        For reads only: no deletion may be decided by it. After a failure RLMM is called again in a
-        second.
-
         Args:
             max_age_s: how old it may be.
             listed: called with each segment, by start offset, if the tier has changed.
@@ -259,7 +256,7 @@ class TierState:
 class RecordedGaps:
     """Follow the recorded gaps of a partition. Thread-safe.
 
-    They are read only if offsets are missing, which is rare, and once per revision.
+    They are read once per revision.
     """
 
     def __init__(
@@ -296,9 +293,8 @@ class RecordedGaps:
 class LogBeginning:
     """Follow where a log began when its copying began into an empty tier. Thread-safe.
 
-    All offsets from there on were to be copied, so that what the broker deletes of them before it
-    is copied is lost, even if nothing was ever copied. While the tier is empty, RLMM has it in the
-    report, as the offset after copied_through_offset.
+    What the broker deletes from there on before it is copied is lost. While the tier is empty, RLMM
+    has it in the report, as the offset after copied_through_offset.
     """
 
     def __init__(
@@ -362,11 +358,9 @@ class _Seen:
 class RaisedLogStart:
     """Follow the cause that raised a partition's log start. Thread-safe.
 
-    The cause is read only if offsets are missing right after the log start, which is rare.
-
-    If retention raised the log start, everything below was in the tier, and everything above was to
-    be copied. If TIERING_DISABLED raised it, or deleted the tier's segments from there on, nothing
-    was copied for a while, and the offset at which copying resumed is unknown.
+    If retention raised it, everything below was in the tier, and everything above was to be copied.
+    If TIERING_DISABLED raised it, or deleted the tier's segments from there on, the offset at which
+    copying resumed is unknown.
     """
 
     def __init__(

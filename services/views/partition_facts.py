@@ -27,7 +27,7 @@ from services.api.retention_explained import (
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import StoredTopicConfig
 from services.common.retry import replan
-from services.rlm.retention.snapshot import Snapshot, take_snapshot
+from services.rlm.retention.snapshot import Snapshot, read_snapshot
 
 Json = dict[str, object]
 
@@ -292,7 +292,7 @@ def read_partition(
     """
     topic = manager.topic_config(name.topic_id)
     state = partial(manager.partition_state, name)
-    return topic, replan(partial(take_snapshot, manager, name), state)
+    return topic, replan(partial(read_snapshot, manager, name), state)
 
 
 def kafka_as_json(kafka: KafkasPart | None) -> dict[str, object] | None:

@@ -20,7 +20,7 @@ from services.rlm import reporting
 from services.rlm.copy.segment import CopyLimits, SegmentCopier
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.reporting import Reporter, report_of
-from services.rlm.retention.snapshot import take_snapshot
+from services.rlm.retention.snapshot import read_snapshot
 from services.rlmm.database.engine import create_database_engine
 from services.workflows.deletion import Deleter, finish_deletion
 from tests.harness.retained_log import (
@@ -82,7 +82,7 @@ def stored_report(stack: Stack) -> PartitionReport:
 
 def due(stack: Stack) -> list[tuple[int, int]]:
     """Return the deletions of a dry run."""
-    snapshot = take_snapshot(stack.rlmm, NAME, stack.rlmm.partition_state(NAME))
+    snapshot = read_snapshot(stack.rlmm, NAME, stack.rlmm.partition_state(NAME))
     config = stack.rlmm.topic_config(NAME.topic_id).config
     deletions = snapshot.plan(config).deletions
     return [(d.segment.start_offset, d.segment.end_offset) for d in deletions]

@@ -22,7 +22,7 @@ from services.rlm.kafka_admin.cluster_view import LogOffsets, NoTopic
 from services.rlm.kafka_admin.polled_logs import RENEW_S
 from services.rlm.kafka_admin.poller import RECALL_EVERY_POLLS, PolledCluster
 from services.rlm.manager import BrokerRemoteLogManager
-from services.rlm.retention.snapshot import take_snapshot
+from services.rlm.retention.snapshot import read_snapshot
 from services.rlm.roles.partition_roles import PartitionSource
 from tests.behaviour.test_rlm_poller import (
     CONFIRM_S,
@@ -240,7 +240,7 @@ def test_polled_log_makes_no_rule_delete_anything(
 ) -> None:
     """Kafka owns the retention: neither a sweep nor an RLM plans from a polled log."""
     polling(stack, cluster)
-    snapshot = take_snapshot(stack.rlmm, NAME, stack.rlmm.partition_state(NAME))
+    snapshot = read_snapshot(stack.rlmm, NAME, stack.rlmm.partition_state(NAME))
     assert snapshot.state.polled_log == tiered
     config = topic_config({"retention.ms": "0", "retention.bytes": "0", **owner})
     assert snapshot.plan(config).deletions == ()

@@ -62,18 +62,14 @@ def inspect(
 ) -> InspectedSegment:
     """Check a whole rolled segment and return its files.
 
-    This checks every batch with its CRC, the last offset, each index, the leader epochs and the
-    producer snapshot. A missing or wrong index is rebuilt, as Kafka does. A damaged snapshot
-    never is; a missing one is empty if no batch of the log up to there has a producer id.
-
-    A log that ends before the next segment begins, or is empty, was compacted, or cut between two
-    batches. A cut shows if an index has an offset behind the log's end, or belongs to a segment
-    without a log in the hole.
+    A missing or wrong index is rebuilt, as Kafka does. A damaged snapshot never is; a missing one
+    is empty if no batch of the log up to there has a producer id. A log that ends before the next
+    segment begins was compacted, or cut between two batches: then an index has an offset behind
+    the log's end, or belongs to a segment without a log in the hole.
 
     Args:
         segments: the partition's, for the transactions that are open where `segment` begins.
-        may_have_holes: the topic was perhaps compacted and no longer is, so that a hole without
-            signs of a cut is none of damage.
+        may_have_holes: the topic was perhaps compacted: a hole without signs of a cut is no damage.
         producers: of this log; keep it for later segments.
         log_start_offset: offsets below it get no leader epoch, as in Kafka: they are not readable.
 

@@ -120,24 +120,19 @@ class PassReport:
     """The result of one copy pass.
 
     Attributes:
-        copied_segments, copied_bytes: COPY_SEGMENT_FINISHED by this pass.
-        copy_requests: copies begun.
         copy_errors, copy_retriable_errors: copies that failed permanently, and copies that may
             succeed when retried; a cancelled copy is neither.
         present_segments, present_bytes: rolled segments that were in the tier before.
         unsettled_segments: rolled segments that are not in the tier and may not be copied yet: they
             reach `settled_before_offset` (LocalLog.last_stable_offset).
-        cleaned_attempts: dangling copies that were deleted.
         problems: causes that stop copying, losses, and repairs.
         recorded: losses among the problems that this pass found first and recorded, or perhaps
             recorded.
         known_gaps: losses that were recorded before; no longer problems.
         failure: why the pass is incomplete; empty if it is complete.
         may_pass: an early retry may succeed.
-        folder_is_gone: the broker dropped the partition or moved it to another disk; a folder of
-            that name, if there is one, belongs to another topic.
-        more_after_s: seconds after which the pass runs again, because segments are left to copy;
-            None if it does not.
+        folder_is_gone: the broker dropped the partition or moved it to another disk.
+        more_after_s: when the pass runs again, because segments are left; None: it does not.
     """
 
     copied_segments: int = 0

@@ -41,12 +41,9 @@ def candidate_log_segments(log: LocalLog, covered: OffsetRanges) -> list[LocalSe
 def uncopied_log_segments(log: LocalLog, covered: OffsetRanges) -> list[LocalSegment]:
     """Return the rolled segments that are not in the tier, earliest first.
 
-    These are all that reach the log's start (LocalLog.from_offset), including those below the
-    tier's first segment. Offsets that were deleted from the tier lie below the log's start, because
-    it rises before a deletion. Below the tier's first segment there may be segments that an
-    interrupted removal has marked, and offsets that the previous leader never had. (Kafka copies
-    only above the highest offset ever copied: after tiering was disabled and enabled again, it does
-    not copy earlier offsets.)
+    These are all that reach the log's start (LocalLog.from_offset), also those below the tier's
+    first segment: what was deleted from the tier lies below the log's start, which rises before.
+    (Kafka copies only above the highest offset ever copied, also after tiering is enabled again.)
     """
     return [
         segment
@@ -73,13 +70,10 @@ def lost_before_copy(
 ) -> list[tuple[int, int]]:
     """Return the offset ranges, both ends inclusive, that the broker deleted before their copy.
 
-    Lost ranges follow offsets that are or were in the tier, or `begins_at`, and are neither in the
-    tier nor local.
-    Other offsets before the first one in the tier are not lost: the log may begin there.
-
-    Offsets below `deleted_before_offset` were deleted from the tier (Tier.deleted_before_offset),
-    those below the broker's recorded log start by DeleteRecords. A DeleteRecords request that ends
-    exactly with a segment leaves no such record; its offsets count as lost.
+    Lost ranges follow offsets that are or were in the tier, or `begins_at`; others before the first
+    one in the tier are not lost: the log may begin there. Neither are those below
+    `deleted_before_offset` (Tier's), nor those below the broker's recorded log start: DeleteRecords
+    deleted them. A request that ends exactly with a segment leaves no such record.
 
     Args:
         begins_at: the offset from which on all were to be copied: those below were once in the

@@ -75,10 +75,9 @@ class SegmentCopier:
     """Copy inspected segments, and delete dangling copies of earlier attempts.
 
     Each attempt has a new segment id and a lease, which is renewed while the copy runs. After a
-    retriable failure, the attempt is abandoned (DELETE_SEGMENT_STARTED) and the next pass cleans
-    up; after any other failure the copier cleans up at once. If RLMM could not store the end of the
-    attempt, because the process was killed or RLMM was down, the next pass cleans up, or another
-    process after the lease has expired.
+    retriable failure the attempt is abandoned (DELETE_SEGMENT_STARTED) and the next pass cleans up;
+    after any other failure the copier cleans up at once. What a killed process leaves is cleaned up
+    by the next pass, or by another process after the lease has expired.
 
     The end of an attempt is decided once: finish and clean-up have the same request id, so that the
     clean-up never reverts a finish whose answer was lost.
@@ -140,12 +139,12 @@ class SegmentCopier:
         segment_id = started.remote_log_segment_id
         with self._counted(segment_id.id), self._leases.of(segment_id) as lease:
 
-            def going_on() -> None:
+            def require_running() -> None:
                 if cancelled.is_set():
                     raise CopyCancelledError(f"{segment_id}: the copy was cancelled")
                 lease.require_held()
 
-            source = SegmentSource(inspected, self._limits.chunk_bytes, sent, going_on)
+            source = SegmentSource(inspected, self._limits.chunk_bytes, sent, require_running)
             self._copy(started, source, stopping, lease)
 
     def _copy(

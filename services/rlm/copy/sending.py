@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 BytesSent = Callable[[int], None]
 
-GoingOn = Callable[[], None]
+RequireRunning = Callable[[], None]
 """Raises CopyCancelledError if the copy is to stop."""
 
 
@@ -45,17 +45,17 @@ class SegmentSource:
     """
 
     def __init__(
-        self, inspected: InspectedSegment, chunk_bytes: int, sent: BytesSent, going_on: GoingOn
+        self,
+        inspected: InspectedSegment,
+        chunk_bytes: int,
+        sent: BytesSent,
+        require_running: RequireRunning,
     ) -> None:
         self._inspected = inspected
         self._chunk_bytes = chunk_bytes
         self._sent = sent
-        self._going_on = going_on
+        self.require_running = require_running
         self._counted_bytes = 0
-
-    def require_going_on(self) -> None:
-        """Raise CopyCancelledError if the copy is to stop."""
-        self._going_on()
 
     def data(self) -> LogSegmentData:
         """Read from the beginning; bytes that were counted as sent before are taken back."""
@@ -87,7 +87,7 @@ class SegmentSource:
         left = self._inspected.size_bytes
         with reading_segment(path), open(open_regular(path), "rb", buffering=0) as file:
             while left:
-                self._going_on()
+                self.require_running()
                 data = file.read(min(left, self._chunk_bytes))
                 if not data:
                     reason = f"the file was truncated while it was copied; {left} bytes are missing"
@@ -120,8 +120,7 @@ def copy_with_throttle_retry(
 ) -> bytes | None:
     """Copy a segment's data; repeat the request under the same id while RSM is busy.
 
-    A new attempt for each refusal would cost three metadata changes. No other wait keeps a pass
-    from ending.
+    A new attempt for each refusal would cost three metadata changes.
 
     Args:
         stopping: once set, stop waiting.
@@ -161,7 +160,7 @@ def _wait_for_rsm(
 ) -> None:
     with COPIES_WAITING_FOR_RSM.track_inprogress():
         while (left_s := until_s - time.monotonic()) > 0:
-            source.require_going_on()
+            source.require_running()
             if stopping.is_set():
                 raise CopyCancelledError(f"{segment_id}: stopped while waiting for RSM")
             threading.Event().wait(min(left_s, _POLL_S))

@@ -70,17 +70,9 @@ class ShipOutcome(Enum):
 class PartitionShipReport:
     """The result of one partition.
 
-    Attributes:
-        copied_segments, copied_bytes: by this run.
-        present_segments, present_bytes: rolled segments that were in the tier before.
+    Attributes: as of PassReport, and:
         held_segments: rolled segments that are not in the tier; `problems` say why.
-        unsettled_segments: rolled segments that are not settled yet: they reach
-            `settled_before_offset`.
-        will_settle: a broker runs on the directory and settles them later.
-        cleaned_attempts: dangling copies of earlier runs that were deleted.
-        recorded: losses among the problems that this run found first and recorded, or perhaps
-            recorded.
-        known_gaps: offsets, both ends inclusive, that were lost and recorded before this run.
+        will_settle: a broker runs on the directory and settles the unsettled segments later.
         complete: every settled segment is in the tier; earlier losses do not count.
     """
 
@@ -158,8 +150,8 @@ class ShipReport:
     @property
     def outcome(self) -> ShipOutcome:
         complete = [partition.complete for partition in self.partitions]
-        is_amiss = any(p.has_lost or p.leaves_out for p in self.partitions)
-        if all(complete) and not is_amiss and not self.log_dir_problems:
+        has_problems = any(p.has_lost or p.leaves_out for p in self.partitions)
+        if all(complete) and not has_problems and not self.log_dir_problems:
             return ShipOutcome.DONE
         return ShipOutcome.PARTIAL if any(complete) else ShipOutcome.FAILED
 

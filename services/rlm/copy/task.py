@@ -77,8 +77,7 @@ class PartitionBusyError(Exception):
 def exclusive(directory: Path) -> Iterator[None]:
     """Hold the folder's lock, so that no running copy is mistaken for a dangling one.
 
-    The lock is on the folder itself, opened for reading: nothing is written, Kafka does not use the
-    lock, and the kernel releases it if the process dies.
+    Nothing is written, Kafka does not use the lock, and the kernel releases it with the process.
 
     Raises:
         PartitionBusyError: if another process holds the lock.

@@ -253,8 +253,7 @@ class KafkaAdmin:
     Args:
         bootstrap_servers: HOST:PORT each. A view tries them in random order, then some brokers of
             the last answer, until one answers.
-        timeout_s: limits each request. A view sends one per batch of topics, and takes up to
-            CONNECT_TIMEOUT_S for each address that does not answer, and again for a TLS handshake.
+        timeout_s: limits each request; connecting and a TLS handshake take CONNECT_TIMEOUT_S each.
         security: its files are read by each view.
     """
 

@@ -166,17 +166,14 @@ class PolledCluster:
 class PolledRoles(RoleSink, Protocol):
     """The part of PartitionRoles that the poller uses."""
 
-    def note_stable_offsets(self, offsets: Mapping[TopicIdPartition, int]) -> None: ...
+    def set_stable_offsets(self, offsets: Mapping[TopicIdPartition, int]) -> None: ...
 
 
 class ClusterPoller:
     """Apply the roles that the cluster returns, and mark deleted topics.
 
     Without log directories no partition has a role here: the poller only watches the topics that
-    RLMM knows as this cluster's, such as those that brokers tier through the plugin.
-
-    Applied roles and known topics are kept in memory. After a restart the poller polls and counts
-    again, and reads the earlier topics from RLMM.
+    RLMM knows as this cluster's. After a restart it counts again, and reads the topics from RLMM.
 
     Args:
         clock: monotonic seconds.
@@ -221,7 +218,7 @@ class ClusterPoller:
             view = self._ask(here)
         except BaseException:
             self._note(None, ())
-            self._roles.note_stable_offsets({})
+            self._roles.set_stable_offsets({})
             raise
         if self._directories.are_none:
             self._note(view, self._alive(view))
@@ -265,7 +262,7 @@ class ClusterPoller:
         except ClusterUnreachableError as e:
             return e
         finally:
-            self._roles.note_stable_offsets(offsets)
+            self._roles.set_stable_offsets(offsets)
         return None
 
     def _report_logs(self, view: ClusterView) -> None:

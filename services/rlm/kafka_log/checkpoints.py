@@ -101,11 +101,8 @@ _REFRESH_EVERY_S = 1.0
 class HighWatermarks:
     """Read the replication-offset-checkpoint of one log directory. Thread-safe.
 
-    The broker replaces the file every few seconds (replica.high.watermark.checkpoint.interval.ms)
-    and when it stops. The file is checked at most once a second for all partitions, and read if it
-    changed.
-
-    Its offsets lag behind the broker's and are never too high: a high watermark falls only in an
+    The broker replaces the file every few seconds and when it stops. It is checked at most once a
+    second for all partitions. Its offsets are never too high: a high watermark falls only in an
     unclean leader election.
 
     Args:

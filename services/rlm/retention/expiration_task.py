@@ -31,7 +31,7 @@ from services.rlm.retention.snapshot import (
     due_after_ms,
     due_at_bytes,
     may_be_due,
-    take_snapshot,
+    read_snapshot,
 )
 from services.rlm.topic_configs import TopicConfigs
 from services.workflows.deletion import Deleter, ExpectedRevisions, begin_deletion, finish_deletion
@@ -172,11 +172,8 @@ class ExpirationTask:
     def _finish_begun(self, report: ExpirationReport) -> None:
         """Finish the deletion of all marked segments, whichever process marked them.
 
-        The mark decided the deletion, whatever the settings are now: no process reads a marked
-        segment, and its objects may be gone already. The process that marked a segment may finish
-        it at the same time, because each step may be repeated.
-
-        The copy pass cleans up this broker's own copy attempts.
+        The mark decided the deletion, whatever the settings are now. Each step may be repeated,
+        also by two processes at once. The copy pass cleans up this broker's own copy attempts.
         """
         shared, tier = self._shared, self._partition.tier.refresh()
         if not tier.deleting_segments and all(s.state is not _DELETING for s in tier.unfinished):
@@ -229,7 +226,7 @@ class ExpirationTask:
         if report is None:
             return None
         state = shared.reporter.report(self._partition, report)
-        snapshot = take_snapshot(shared.rlmm, self._name, state)
+        snapshot = read_snapshot(shared.rlmm, self._name, state)
         tier = self._partition.tier
         if tier.last_seen.revision != snapshot.revision:
             # The report itself may have raised the revision, as the first one of a leader does.

@@ -84,7 +84,7 @@ class Snapshot:
         return young_copies(self.segments, self.state.read_at_ms)
 
 
-def take_snapshot(
+def read_snapshot(
     rlmm: RemoteLogMetadataManager,
     topic_id_partition: TopicIdPartition,
     state: AtRevision[PartitionState],

@@ -31,7 +31,7 @@ from services.api.remote_log_manager import (
 from services.rlm.kafka_log.log_dir import LogDirectories
 from services.rlm.partition import Leadership, Partition
 from services.rlm.roles.disabling import Disabling
-from services.rlm.roles.stopping import Left, TierDeletion, outcome_of, take_steps
+from services.rlm.roles.stopping import Left, TierDeletion, outcome_of, run_steps
 from services.rlm.roles.tasks import PartitionTasks
 from services.workflows.deletion import batches
 
@@ -162,7 +162,7 @@ class PartitionRoles:
                 if partition.role.is_leader and name not in self._unproven
             ]
 
-    def look_for_folders(self) -> None:
+    def update_folders(self) -> None:
         """Update the folders after a scan: a log may have come, moved or gone."""
         with self._lock:
             for name, partition in self._partitions.items():
@@ -243,7 +243,7 @@ class PartitionRoles:
             a_name, lambda disabled: [self._begin_stop(each, disabled) for each in stops.partitions]
         )
 
-    def note_stable_offsets(self, offsets: Mapping[TopicIdPartition, int]) -> None:
+    def set_stable_offsets(self, offsets: Mapping[TopicIdPartition, int]) -> None:
         """Replace the last stable offsets by those of the latest poll."""
         with self._lock:
             for name, partition in self._partitions.items():
@@ -279,7 +279,7 @@ class PartitionRoles:
             # Two steps: all tasks are ended before the first wait for one.
             is_ready = partial(self._tier_deletion.is_rlmm_ready, a_name)
             for _ in range(2):
-                left = take_steps(left, is_ready)
+                left = run_steps(left, is_ready)
             return [outcome_of(each) for each in left]
         finally:
             with self._lock:
@@ -310,7 +310,7 @@ class PartitionRoles:
             self._unproven.add(name)
         partition = known or self._made(name)
         partition.move_to(folder)
-        partition.take_role(leadership)
+        partition.begin_role(leadership)
         self._partitions[name] = partition
         self._given_up.pop(name, None)
         if folder is not None:

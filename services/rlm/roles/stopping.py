@@ -1,7 +1,6 @@
 """Stop partitions, and delete their segments from the tier if required."""
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -44,10 +43,6 @@ from services.workflows.deletion import (
 
 STEPS_AT_ONCE = 4
 """More than one, because a partition that is locked in RLMM delays its step for seconds."""
-
-FAILURES_UNTIL_CHECK = 3
-"""After so many failures in a row, check whether RLMM is ready: the failures may concern only
-these partitions."""
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +101,7 @@ class BatchedDeletion:
         return True
 
 
-def take_steps(stops: Sequence[Left], is_rlmm_ready: Callable[[], bool]) -> list[Left]:
+def run_steps(stops: Sequence[Left], is_rlmm_ready: Callable[[], bool]) -> list[Left]:
     """Do the next step of each stop that has one, in any order.
 
     After RLMM was found down, it is not called again, because each call would wait for its whole
@@ -119,7 +114,7 @@ def take_steps(stops: Sequence[Left], is_rlmm_ready: Callable[[], bool]) -> list
     # Calls to RLMM carry the request id of the call that is served.
     context = copy_context()
     with ThreadPoolExecutor(STEPS_AT_ONCE, thread_name_prefix="stops") as pool:
-        return list(pool.map(lambda step: context.copy().run(steps.take, step), stops))
+        return list(pool.map(lambda step: context.copy().run(steps.run, step), stops))
 
 
 def outcome_of(left: Left) -> LifecycleOutcome:
@@ -128,34 +123,22 @@ def outcome_of(left: Left) -> LifecycleOutcome:
 
 
 class _Steps:
-    """Take steps until RLMM is down. Thread-safe."""
+    """Run steps until RLMM is down. Thread-safe."""
 
     def __init__(self, is_rlmm_ready: Callable[[], bool]) -> None:
         self._is_rlmm_ready = is_rlmm_ready
-        self._lock = threading.Lock()
-        self._failures_in_a_row = 0
         self._away: RetriableRemoteStorageError | None = None
 
-    def take(self, step: Left) -> Left:
+    def run(self, step: Left) -> Left:
         if not callable(step):
             return step
-        away = self._away
-        if away is not None:
-            return away
+        if self._away is not None:
+            return self._away
         left = _result_of(step)
-        # Only this thread waits while RLMM does not answer; the steps of other threads continue.
-        if self._is_check_due(left) and not self._is_rlmm_reachable():
-            assert isinstance(left, RetriableRemoteStorageError)
+        # The failure may concern only this partition; other threads continue meanwhile.
+        if isinstance(left, RetriableRemoteStorageError) and not self._is_rlmm_reachable():
             self._away = left
         return left
-
-    def _is_check_due(self, left: Left) -> bool:
-        with self._lock:
-            if not isinstance(left, RetriableRemoteStorageError):
-                self._failures_in_a_row = 0
-                return False
-            self._failures_in_a_row += 1
-            return self._failures_in_a_row % FAILURES_UNTIL_CHECK == 0
 
     def _is_rlmm_reachable(self) -> bool:
         try:

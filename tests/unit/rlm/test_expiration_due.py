@@ -44,48 +44,40 @@ def due(
     return may_be_due(tier, only_local_bytes, config, config_revision, nothing_due, now_s)
 
 
-def test_a_partition_that_rests_is_left_alone() -> None:
-    assert not due()
+UNFINISHED = Tier(known=True, revision=7, unfinished=[remote(0, 9, (0, 0), state=STARTED)])
 
 
-def test_an_empty_tier_has_nothing_to_delete() -> None:
-    assert not due(Tier(known=True, revision=8), nothing_due=None)
-
-
-def test_without_limits_there_is_nothing_to_look_for() -> None:
-    assert not due(config=NOTHING_SET, nothing_due=None)
-
-
-def test_the_first_pass_looks() -> None:
-    assert due(nothing_due=None)
-
-
-def test_a_change_of_the_partition_is_checked() -> None:
-    assert due(replace(TIER, revision=8))
-
-
-def test_a_change_of_the_settings_is_checked() -> None:
-    assert due(config_revision=3)
-
-
-@pytest.mark.parametrize(("now_s", "expected"), [(49.9, False), (50.0, True)])
-def test_time_makes_it_due(now_s: float, expected: bool) -> None:
-    assert due(now_s=now_s) is expected
-
-
-@pytest.mark.parametrize(("only_local_bytes", "expected"), [(2000, False), (2001, True)])
-def test_a_local_log_that_grows_makes_it_due(only_local_bytes: int, expected: bool) -> None:
-    assert due(config=BY_SIZE, only_local_bytes=only_local_bytes) is expected
-
-
-def test_a_local_log_that_grows_without_bounds_makes_nothing_due_that_size_does_not() -> None:
-    looked = replace(LOOKED, until_bytes=None)
-    assert not due(config=BY_SIZE, only_local_bytes=2**60, nothing_due=looked)
-
-
-def test_unfinished_segments_are_always_checked() -> None:
-    left = Tier(known=True, revision=7, unfinished=[remote(0, 9, (0, 0), state=STARTED)])
-    assert due(left, NOTHING_SET, nothing_due=None)
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param({}, False, id="it rests"),
+        pytest.param(
+            {"tier": Tier(known=True, revision=8), "nothing_due": None}, False, id="empty"
+        ),
+        pytest.param({"config": NOTHING_SET, "nothing_due": None}, False, id="no limits"),
+        pytest.param({"nothing_due": None}, True, id="the first pass"),
+        pytest.param({"tier": replace(TIER, revision=8)}, True, id="a changed partition"),
+        pytest.param({"config_revision": 3}, True, id="changed settings"),
+        pytest.param({"now_s": 49.9}, False, id="too early"),
+        pytest.param({"now_s": 50.0}, True, id="in time"),
+        pytest.param({"config": BY_SIZE, "only_local_bytes": 2000}, False, id="too small"),
+        pytest.param({"config": BY_SIZE, "only_local_bytes": 2001}, True, id="large enough"),
+        pytest.param(
+            {
+                "config": BY_SIZE,
+                "only_local_bytes": 2**60,
+                "nothing_due": replace(LOOKED, until_bytes=None),
+            },
+            False,
+            id="growth without bounds that size does not count",
+        ),
+        pytest.param(
+            {"tier": UNFINISHED, "config": NOTHING_SET, "nothing_due": None}, True, id="unfinished"
+        ),
+    ],
+)
+def test_what_is_checked(given: dict[str, Any], expected: bool) -> None:
+    assert due(**given) is expected
 
 
 def test_unfinished_segments_are_not_checked_before_something_may_be_due() -> None:

@@ -118,14 +118,8 @@ def test_a_topic_is_as_old_as_the_oldest_of_its_partitions() -> None:
     assert recalled(*grown, summary(OLD)).missing(view(answers)) == {OLD}
 
 
-@pytest.mark.parametrize(
-    "change", [{"cluster_id": "another"}, {"cluster_id": None}, {"delete_state": MARKED}]
-)
-def test_topics_of_other_clusters_or_being_deleted_are_not_requested(
-    change: dict[str, Any],
-) -> None:
-    """As from a release of RLMM that does not know of the filter."""
-    topics = recalled(summary(OLDEST), summary(OLD, **change))
+def test_topics_being_deleted_are_not_requested() -> None:
+    topics = recalled(summary(OLDEST), summary(OLD, delete_state=MARKED))
     assert topics.names == {"o"}
     answers: Answers = {OLDEST: alive(OLDEST), OLD: NoTopic.UNKNOWN}
     assert topics.missing(view(answers)) == set()

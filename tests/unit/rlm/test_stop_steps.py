@@ -3,7 +3,7 @@
 from threading import Barrier, Event
 
 from services.api.errors import RetriableRemoteStorageError
-from services.rlm.roles.stopping import FAILURES_UNTIL_CHECK, STEPS_AT_ONCE, take_steps
+from services.rlm.roles.stopping import STEPS_AT_ONCE, run_steps
 
 
 def failing() -> None:
@@ -21,10 +21,10 @@ def test_other_steps_continue_during_the_check_of_rlmm() -> None:
         assert asked.wait(10.0)
         done.set()
 
-    steps = [*[failing] * FAILURES_UNTIL_CHECK, *[lambda: None] * 20, last]
-    left = take_steps(steps, is_ready)
+    steps = [failing, *[lambda: None] * 20, last]
+    left = run_steps(steps, is_ready)
     assert done.is_set()
-    assert [step is None for step in left] == [False] * FAILURES_UNTIL_CHECK + [True] * 21
+    assert [step is None for step in left] == [False] + [True] * 21
 
 
 def test_four_steps_are_taken_at_once() -> None:
@@ -33,9 +33,9 @@ def test_four_steps_are_taken_at_once() -> None:
     def step() -> None:
         together.wait(10.0)
 
-    assert take_steps([step] * 2 * STEPS_AT_ONCE, lambda: True) == [None] * 2 * STEPS_AT_ONCE
+    assert run_steps([step] * 2 * STEPS_AT_ONCE, lambda: True) == [None] * 2 * STEPS_AT_ONCE
 
 
 def test_if_rlmm_is_away_the_rest_fails_without_a_call() -> None:
-    left = take_steps([failing] * 100, lambda: False)
+    left = run_steps([failing] * 100, lambda: False)
     assert {type(step) for step in left} == {RetriableRemoteStorageError}
