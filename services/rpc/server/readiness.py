@@ -78,48 +78,7 @@ class Readiness:
         self._health.set(self._full_name, status)
 
 
-def after_first(check: Callable[[], None], stopping: threading.Event) -> Callable[[], None]:
-    """Run the first check, for up to CHECK_TIMEOUT_S, before the port opens; return later checks.
-
-    Clients call an endpoint once it is connected, and a service refuses calls until its first check
-    has passed. Later checks wait for the first one, and report the error if it persists.
-    """
-    ended = threading.Event()
-
-    def run() -> None:
-        with suppress(Exception):
-            check()
-        ended.set()
-
-    def later() -> None:
-        ended.wait()
-        check()
-
-    threading.Thread(target=run, name="first-check", daemon=True).start()
-    ends_at = time.monotonic() + CHECK_TIMEOUT_S
-    while not ended.wait(_FIRST_CHECK_ROUND_S) and not stopping.is_set():
-        if time.monotonic() > ends_at:
-            break
-    return later
-
-
-def watch_readiness(
-    check: Callable[[], None],
-    readiness: Readiness,
-    stopping: threading.Event,
-    depends_on: str = "its dependencies",
-) -> None:
-    """Check until `stopping` is set; return then at once, even if a check hangs."""
-    checks = _Checks(check, readiness, stopping)
-    checks.start()
-    while not stopping.wait(CHECK_INTERVAL_S):
-        if checks.lasts_s() > CHECK_TIMEOUT_S:
-            late = f"a readiness check has not finished within {CHECK_TIMEOUT_S:.0f} s"
-            text = f"{late}: no answer from {depends_on}"
-            readiness.report(RetriableRemoteStorageError(text))
-
-
-class _Checks(threading.Thread):
+class Checks(threading.Thread):
     """Run one check after another. No code joins this thread: a check may never return."""
 
     def __init__(
@@ -130,17 +89,38 @@ class _Checks(threading.Thread):
         self._readiness = readiness
         self._stopping = stopping
         self._began_at: float | None = None
+        self._first_ended = threading.Event()
+        self._is_open = threading.Event()
 
-    def lasts_s(self) -> float:
-        """Return how long the running check has taken; 0 if none runs."""
-        began_at = self._began_at
-        return 0.0 if began_at is None else time.monotonic() - began_at
+    def run_first(self) -> None:
+        """Wait for the first check, for up to CHECK_TIMEOUT_S, before the port opens.
+
+        Clients call an endpoint once it is connected, and a service refuses calls until its first
+        check has passed.
+        """
+        self.start()
+        ends_at = time.monotonic() + CHECK_TIMEOUT_S
+        while not self._first_ended.wait(_FIRST_CHECK_ROUND_S) and not self._stopping.is_set():
+            if time.monotonic() > ends_at:
+                return
+
+    def watch(self, depends_on: str) -> None:
+        """Report until the service stops; return then at once, even if a check hangs."""
+        self._is_open.set()
+        while not self._stopping.wait(CHECK_INTERVAL_S):
+            began_at = self._began_at
+            if began_at is not None and time.monotonic() - began_at > CHECK_TIMEOUT_S:
+                late = f"a readiness check has not finished within {CHECK_TIMEOUT_S:.0f} s"
+                text = f"{late}: no answer from {depends_on}"
+                self._readiness.report(RetriableRemoteStorageError(text))
 
     def run(self) -> None:
         while not self._stopping.is_set():
             self._began_at = time.monotonic()
             error = self._error()
             self._began_at = None
+            self._first_ended.set()
+            self._is_open.wait()
             self._readiness.report(error)
             self._stopping.wait(CHECK_INTERVAL_S)
 

@@ -35,9 +35,8 @@ from services.rpc.server.metrics_server import start_metrics
 from services.rpc.server.readiness import (
     NOT_SERVING,
     SERVING,
+    Checks,
     Readiness,
-    after_first,
-    watch_readiness,
 )
 from services.rpc.server.sockets import max_descriptors, raise_descriptor_limit
 from services.rpc.server.transport import Transport, bind, open_transport
@@ -146,8 +145,9 @@ def serve(service: Service, settings: ServiceSettings) -> None:
         # Started before the service, so that both end after it.
         health_servicer, health_address = _start_health(settings, cleanup)
         metrics_address = start_metrics(settings.metrics_address, cleanup, transport)
-        check = after_first(service.check, stopping)
         readiness = Readiness(service.name, service.full_name, health_servicer)
+        checks = Checks(service.check, readiness, stopping)
+        checks.run_first()
         ports = start_grpc(service, settings, cleanup, transport, lambda: readiness.trouble)
         announcement = Announcement(
             service.name, ports.address, health_address, metrics_address, ports.tokens
@@ -157,7 +157,7 @@ def serve(service: Service, settings: ServiceSettings) -> None:
         # Modules and connections stay: the collector need not scan them again and again.
         gc.collect()
         gc.freeze()
-        watch_readiness(check, readiness, stopping, service.depends_on)
+        checks.watch(service.depends_on)
         outlive_threads()
         _log.info("stopping", extra={"service": service.name})
 
