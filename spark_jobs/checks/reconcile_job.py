@@ -106,13 +106,13 @@ class _Comparison:
         self._say(f"reading the inventory of {text_of_ms(inventory.made_ms)}")
         verdicts = self._judged("first", inventory_objects(self._engine, inventory, "inventory"))
         with spark_errors():
-            amiss = (
+            differing = (
                 verdicts.where(F.col("what").isin(FINDING, UNREAD))
                 .select("shard")
                 .distinct()
                 .collect()
             )
-        shards = sorted(row["shard"] for row in amiss)
+        shards = sorted(row["shard"] for row in differing)
         if not shards:
             return verdicts
         self._say("listing what differs")

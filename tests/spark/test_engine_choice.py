@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from services.local.stack import own_environment
-from tests.harness.tier import HOUR_MS, Tier, a_topic
+from tests.harness.tier import Tier
 from tests.spark.commands import TIMEOUT_S, Swept, ended, start
+from tests.spark.tiers import due_partitions
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 SMALL_LIMIT = (
@@ -27,10 +28,7 @@ def swept(tier: Tier, topic: str, variables: dict[str, str], program: list[str])
 
 
 def due_topic(tier: Tier, segments: int) -> str:
-    [tp] = a_topic()
-    tier.fill(tp, segments)
-    tier.report(tp, segments)
-    tier.settings(tp.topic_id, {"retention.ms": str(HOUR_MS)})
+    [tp] = due_partitions(tier, segments)
     return tp.topic
 
 

@@ -8,8 +8,8 @@ import pytest
 from spark_jobs.main import main
 from spark_jobs.sweeps.sweep_error import EXIT_FAILED
 from tests.harness.small_limits import small_disk
-from tests.harness.tier import HOUR_MS, a_topic
 from tests.spark.records_reads import ServedTier
+from tests.spark.tiers import due_partitions
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 
@@ -22,10 +22,7 @@ def test_a_full_disk_is_named_with_the_option_that_names_another(
     capsys: pytest.CaptureFixture[str],
     option: str,
 ) -> None:
-    [tp] = a_topic()
-    in_process.fill(tp, 2)
-    in_process.report(tp, 2)
-    in_process.settings(tp.topic_id, {"retention.ms": str(HOUR_MS)})
+    [tp] = due_partitions(in_process, 2)
     before = in_process.rows(tp)
     addresses = ["--rsm", in_process.rsm_address, "--rlmm", in_process.rlmm_address]
     argv = ["retention", *addresses, "--topic", tp.topic, "--engine", "local", "--apply"]

@@ -19,6 +19,7 @@ from spark_jobs.sweeps.planning import NO_OWNER, NO_REPORT, ON_HOLD, PAUSED
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.tier import HOUR_MS, OFFSETS, SIZE_BYTES, Tier, a_topic, ids, now_ms, segment
 from tests.spark.jobs import Done, Jobs
+from tests.spark.tiers import due_partitions
 
 pytestmark = [
     pytest.mark.spark,
@@ -326,10 +327,7 @@ def test_what_was_marked_long_ago_is_finished_and_nothing_else(jobs: Jobs, tier:
 def test_settings_stop_the_waves_that_have_not_begun(
     jobs: Jobs, tier: Tier, setting: dict[str, str], why: str
 ) -> None:
-    [tp] = a_topic()
-    tier.fill(tp, 5)
-    tier.report(tp, 5)
-    tier.settings(tp.topic_id, BY_TIME)
+    [tp] = due_partitions(tier, 5)
     at = {"deleting": lambda: tier.settings(tp.topic_id, {**BY_TIME, **setting})}
     done = jobs.retention([tp.topic], at, apply=True, wave_segments=2)
     assert (done.outcome, done.exit_code) == ("REFUSED", 2)
@@ -343,10 +341,7 @@ def test_settings_stop_the_waves_that_have_not_begun(
 def test_what_an_export_has_yet_to_read_is_kept_and_the_report_names_it(
     jobs: Jobs, tier: Tier
 ) -> None:
-    [tp] = a_topic()
-    tier.fill(tp, 5)
-    tier.report(tp, 5)
-    tier.settings(tp.topic_id, BY_TIME)
+    [tp] = due_partitions(tier, 5)
     tier.rlmm.set_export_position(tp, "lake", 2 * OFFSETS + 1, HOUR_MS)
     done = jobs.retention([tp.topic], apply=True)
     assert (done.outcome, done.totals["deleted_segments"]) == ("DONE", 2)
@@ -416,10 +411,8 @@ def test_many_segments_are_reported_in_a_file_beside_the_report(
     jobs: Jobs, tier: Tier, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("spark_jobs.sweeps.report.INLINE_SEGMENTS", 2)
-    [tp] = a_topic()
-    made = tier.fill(tp, 3)
-    tier.report(tp, 3)
-    tier.settings(tp.topic_id, BY_TIME)
+    [tp] = due_partitions(tier, 3)
+    made = tier.rows(tp)
     done = jobs.retention([tp.topic], apply=True, report=tmp_path / "night.json")
     assert done.document["segments_file"] == "night.json.segments.parquet"
     [file] = tmp_path.glob("*/report.json.segments.parquet")

@@ -17,13 +17,14 @@ from services.api.remote_log_metadata_manager import all_anomalies
 from services.local.seaweedfs import S3Endpoint, SeaweedFS
 from tests.harness.hdfs import one_node_hdfs
 from tests.harness.jars import ensure_s3a_jars
-from tests.harness.tier import HOUR_MS, Tier, a_topic
+from tests.harness.tier import Tier, a_topic
 from tests.spark.bare_environment import BareEnvironment, make_bare_environment
 from tests.spark.buckets import Bucket
 from tests.spark.commands import TIMEOUT_S
 from tests.spark.made_logs import copied, plain
 from tests.spark.s3a_properties import s3a_properties
 from tests.spark.standalone import StandaloneCluster, standalone_cluster
+from tests.spark.tiers import due_partitions
 from tools.shape import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
@@ -61,10 +62,7 @@ def work_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Endpoint]
 
 
 def expired(tier: Tier) -> TopicIdPartition:
-    [tp] = a_topic()
-    tier.fill(tp, SEGMENTS)
-    tier.report(tp, SEGMENTS)
-    tier.settings(tp.topic_id, {"retention.ms": str(HOUR_MS)})
+    [tp] = due_partitions(tier, SEGMENTS)
     return tp
 
 

@@ -26,6 +26,7 @@ from tests.harness.processes import runs
 from tests.harness.tier import HOUR_MS, Tier, a_topic, ids
 from tests.harness.variants import first_of
 from tests.spark.commands import Swept, command, ended, plan_id_of, start, sweep
+from tests.spark.tiers import due_partitions
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 NOBODY = "127.0.0.1:1"
@@ -68,10 +69,8 @@ def assert_one_line(swept: Swept, exit_code: int, *words: str) -> None:
 
 
 def test_a_sweep_prints_its_report_and_says_one_line(tier: Tier, tmp_path: Path) -> None:
-    [tp] = a_topic()
-    doomed = tier.fill(tp, 3)
-    tier.report(tp, 3)
-    tier.settings(tp.topic_id, BY_TIME)
+    [tp] = due_partitions(tier, 3)
+    doomed = tier.rows(tp)
     work_dir = tmp_path / "work of 100%20 sweeps"
     swept = sweep(tier, "retention", "--topic", tp.topic, "--apply", "--work-dir", str(work_dir))
     assert swept.exit_code == 0, swept.stderr
@@ -96,10 +95,8 @@ def test_a_signal_ends_it_without_a_report_or_a_process_left(
 ) -> None:
     """While Spark starts, and in the midst of its work: it cannot mark what it has planned, and so
     does not end by itself before the signal comes."""
-    [tp] = a_topic()
-    made = tier.fill(tp, 1)
-    tier.report(tp, 1)
-    tier.settings(tp.topic_id, BY_TIME)
+    [tp] = due_partitions(tier, 1)
+    made = tier.rows(tp)
     options = ["--topic", tp.topic, "--work-dir", str(tmp_path), "--apply"]
     with tier.held_up(tp):
         process = start(command(tier, "retention", *options))
@@ -213,10 +210,8 @@ def test_a_table_says_what_goes_and_what_was_left_out_and_why(
 
 
 def test_a_sweep_that_fails_in_a_wave_reports_the_waves_before(tier: Tier, tmp_path: Path) -> None:
-    [tp] = a_topic()
-    doomed = tier.fill(tp, 5)
-    tier.report(tp, 5)
-    tier.settings(tp.topic_id, BY_TIME)
+    [tp] = due_partitions(tier, 5)
+    doomed = tier.rows(tp)
     rsm, rlmm = tier.rsm_process.address, tier.rlmm_process.address
     files = [tmp_path / "first.json", tmp_path / "second.json"]
     waves = iter(range(2))
@@ -273,10 +268,7 @@ def test_a_report_that_cannot_be_written_at_the_end_is_kept(tier: Tier, tmp_path
 def test_a_failed_sweep_whose_report_cannot_be_written_says_both(
     tier: Tier, tmp_path: Path
 ) -> None:
-    [tp] = a_topic()
-    tier.fill(tp, 5)
-    tier.report(tp, 5)
-    tier.settings(tp.topic_id, BY_TIME)
+    [tp] = due_partitions(tier, 5)
     rsm, rlmm = tier.rsm_process.address, tier.rlmm_process.address
     report = tmp_path / "reports" / "report.json"
     report.parent.mkdir()

@@ -14,7 +14,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from services.api.errors import ThrottledError
-from services.api.ids import TopicIdPartition
 from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import all_events
 from services.local.postgres import EmbeddedPostgres
@@ -32,27 +31,18 @@ from spark_jobs.sweeps.stages import EVERYTHING, Stored
 from spark_jobs.sweeps.sweep import SweepRun
 from tests.harness.eventually import PATIENT
 from tests.harness.served import served
-from tests.harness.tier import HOUR_MS, SmallTier, Tier, a_topic, now_ms
+from tests.harness.tier import Tier, now_ms
 from tests.spark.commands import TIMEOUT_S
 from tests.spark.jobs import Jobs
 from tests.spark.records_reads import ServedTier
+from tests.spark.tiers import due_partitions
 from tests.unit.spark_jobs.test_local_engine import plan_rows, sizes, unchanged
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
-BY_TIME = {"retention.ms": str(HOUR_MS)}
 RATE = 4.0
 TASKS = 2
 """At once, by either engine: each may begin with a portion of its own."""
-
-
-def due_partitions(tier: SmallTier, segments: int, partitions: int) -> list[TopicIdPartition]:
-    made = a_topic(partitions=partitions)
-    for tp in made:
-        tier.fill(tp, segments)
-        tier.report(tp, segments)
-    tier.settings(made[0].topic_id, BY_TIME)
-    return made
 
 
 @pytest.mark.parametrize("jobs", ["local", "spark"], indirect=True)

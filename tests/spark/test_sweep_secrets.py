@@ -6,8 +6,9 @@ import pytest
 
 from tests.harness.eventually import eventually
 from tests.harness.recorders import trap
-from tests.harness.tier import HOUR_MS, Tier, a_topic
+from tests.harness.tier import Tier
 from tests.spark.commands import command, ended, start, traces_of_children
+from tests.spark.tiers import due_partitions
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 CANARY = "canary-of-a-secret"
@@ -21,10 +22,7 @@ SECRETS = {
 
 
 def test_no_variable_sends_a_sweep_elsewhere(tier: Tier, tmp_path: Path) -> None:
-    [tp] = a_topic()
-    tier.fill(tp, 1)
-    tier.report(tp, 1)
-    tier.settings(tp.topic_id, {"retention.ms": str(HOUR_MS)})
+    [tp] = due_partitions(tier, 1)
     with trap() as made:
         process = start(
             command(tier, "retention", "--topic", tp.topic, "--apply"),
@@ -40,10 +38,7 @@ def test_no_variable_sends_a_sweep_elsewhere(tier: Tier, tmp_path: Path) -> None
 def test_secrets_reach_no_process_and_no_file_of_spark(
     tier: Tier, tmp_path: Path, events: Path
 ) -> None:
-    [tp] = a_topic()
-    tier.fill(tp, 1)
-    tier.report(tp, 1)
-    tier.settings(tp.topic_id, {"retention.ms": str(HOUR_MS)})
+    [tp] = due_partitions(tier, 1)
     work = tmp_path / "work"
     options = ["--topic", tp.topic, "--work-dir", str(work), "--apply"]
     process = start(

@@ -5,7 +5,8 @@ import pytest
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import all_anomalies
 from spark_jobs.main import main
-from tests.harness.tier import HOUR_MS, Tier, a_topic
+from tests.harness.tier import Tier
+from tests.spark.tiers import due_partitions
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 NOBODY = "127.0.0.1:1"
@@ -35,10 +36,7 @@ CASES = [
 @pytest.fixture
 def topic(tier: Tier) -> TopicIdPartition:
     """A topic of which each job would change something."""
-    [tp] = a_topic()
-    tier.fill(tp, 2)
-    tier.report(tp, 2)
-    tier.settings(tp.topic_id, {"retention.ms": str(HOUR_MS)})
+    [tp] = due_partitions(tier, 2)
     return tp
 
 

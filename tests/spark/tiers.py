@@ -1,16 +1,17 @@
-"""Run a deployment of its own, as processes, for the tests here."""
+"""Run a deployment of its own, as processes, and fill it, for the tests here."""
 
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from services.api.ids import TopicIdPartition
 from services.common.client_security import PLAINTEXT, ClientSecurity
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint
 from services.local.stack import ServiceProcess, rlmm_settings, rsm_settings, settings_of
 from services.rlmm.database.engine import DatabaseLimits, create_database_engine
-from tests.harness.tier import Tier, running_tier
+from tests.harness.tier import HOUR_MS, SmallTier, Tier, a_topic, running_tier
 
 
 @contextmanager
@@ -42,3 +43,13 @@ def new_tier(
     engine.dispose()
     postgres.drop_database(name)
     s3.remove_bucket(name)
+
+
+def due_partitions(tier: SmallTier, segments: int, partitions: int = 1) -> list[TopicIdPartition]:
+    """Make a topic of which a retention sweep deletes every segment."""
+    made = a_topic(partitions=partitions)
+    for tp in made:
+        tier.fill(tp, segments)
+        tier.report(tp, segments)
+    tier.settings(made[0].topic_id, {"retention.ms": str(HOUR_MS)})
+    return made
