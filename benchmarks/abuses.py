@@ -169,7 +169,6 @@ def _rsm(directory: Path) -> Iterator[Abused]:
         "RSM_DIRECTORY": str(files),
         # No abuse ends because it is idle for too long.
         "RSM_STREAM_IDLE_TIMEOUT_MS": "600000",
-        "RSM_DEFAULT_DEADLINE_MS": "600000",
         **made.environment("RSM"),
     }
     service = ServiceProcess("rsm", settings, directory)

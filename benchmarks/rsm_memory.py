@@ -13,6 +13,7 @@ from benchmarks.segments import generated_log, segment_data, segment_metadata
 from benchmarks.store import STORE
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT32_MAX
+from services.rsm.settings import UPLOAD_THREADS
 
 SIZE_BYTES = 256 * MIB if QUICK else INT32_MAX
 ROUNDS = 1 if QUICK else 3
@@ -74,9 +75,7 @@ def _in_flight_bytes(services: Deployment) -> int:
     """Return the bytes in flight of one copy: a part for each sending thread, and one being
     filled.
     """
-    threads = services.rsm_default("upload_threads")
-    assert isinstance(threads, int)
-    return (threads + 1) * services.part_size_bytes
+    return (UPLOAD_THREADS + 1) * services.part_size_bytes
 
 
 def _require_same_bytes(

@@ -20,6 +20,10 @@ from services.common.client_security import TARGET_SCHEME
 _HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+):(?P<port>\d{1,5})")
 _MAX_PORT = 65_535
 
+IDENTITY_SHARE_PERCENT = 75
+"""The share of a process's calls of each kind that one identity may have, with TLS. The limits in
+the settings are that share: beside it there is room for others (of 8: 8 for each, 11 for all)."""
+
 
 def _host_and_port(value: str) -> str:
     match = _HOST_AND_PORT.fullmatch(value)
@@ -204,18 +208,6 @@ class ServiceSettings(VariableSettings):
         description="How long a stream waits for a client that neither sends nor receives, ms; "
         "then the stream is cancelled.",
     )
-    identity_share_percent: int = Field(
-        default=75,
-        ge=1,
-        le=100,
-        description="The share of all calls of a process that one identity may have, percent, for "
-        "each kind of call. The limits of calls are that share; beside it there is room for other "
-        "identities (a limit of 8 and 75: 8 for each identity, 11 for all). 100: no such room. "
-        "Without TLS there are no identities.",
-    )
-    default_deadline_ms: int = Field(
-        default=30_000, ge=1, description="Deadline of a unary call whose client sets none, ms."
-    )
     drain_timeout_ms: int = Field(
         default=10_000, ge=0, description="How long SIGTERM waits for active calls, ms."
     )
@@ -289,7 +281,7 @@ class ServiceSettings(VariableSettings):
     @property
     def share_percent(self) -> int:
         """Return the share of all calls that one identity may have; 100 without TLS."""
-        return self.identity_share_percent if self.has_tls else 100
+        return IDENTITY_SHARE_PERCENT if self.has_tls else 100
 
     @model_validator(mode="after")
     def _agree_about_transport(self) -> Self:

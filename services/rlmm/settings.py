@@ -29,7 +29,7 @@ class RlmmSettings(ServiceSettings):
         ge=1,
         le=512,
         description="Maximum connections of one process to the database. With TLS a process has "
-        "more, for calls of other identities (RLMM_IDENTITY_SHARE_PERCENT): 22 by default. "
+        "more, for calls of other identities: 22 by default. "
         "PostgreSQL's max_connections must allow for all processes.",
     )
     database_pool_timeout_ms: int = Field(

@@ -34,16 +34,23 @@ from services.rsm.backends.s3_rules import rules_of
 from services.rsm.backends.traced_pools import TracedPools
 from services.rsm.deadline import Limits
 from services.rsm.locations import Location, Locations
+from services.rsm.locations_file import RegisteredLocation, described, other_locations
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.metrics import MeasuredStorage, publish_part_buffers
 from services.rsm.probe import StoreProbe, StoreRule
-from services.rsm.settings import RegisteredLocation, RsmSettings, described, other_locations
+from services.rsm.settings import UPLOAD_THREADS, RsmSettings
 from services.rsm.startup import StartUp
 from services.rsm.upload import PartBuffers
 from services.rsm.verification import ReadVerification
 
 _SESSION_NAME = "sediment-rsm"
 """What the store's own audit log calls a session of RSM."""
+
+# Longer than a client that uploads needs to fill a part, or a store to take one.
+_BUFFER_TIMEOUT_MS = 60_000
+
+# The digests of 8,000 small segments, or of a terabyte in large ones.
+_DIGEST_CACHE_BYTES = 16 * 1024 * 1024
 _log = logging.getLogger(__name__)
 
 
@@ -59,11 +66,9 @@ def build_manager(
     """
     waiter = Waiter()
     locations = build_locations(settings, waiter)
-    buffers = PartBuffers(
-        settings.part_buffers, settings.part_size_bytes, settings.buffer_timeout_ms
-    )
+    buffers = PartBuffers(settings.part_buffers, settings.part_size_bytes, _BUFFER_TIMEOUT_MS)
     publish_part_buffers(buffers)
-    verification = ReadVerification(settings.verify_reads, settings.digest_cache_bytes)
+    verification = ReadVerification(settings.verify_reads, _DIGEST_CACHE_BYTES)
     limits = Limits(
         upload_rate_bytes_per_s=settings.upload_rate_bytes_per_s,
         fetch_rate_bytes_per_s=settings.fetch_rate_bytes_per_s,
@@ -73,7 +78,7 @@ def build_manager(
     return ObjectRemoteStorageManager(
         locations.current,
         buffers,
-        settings.upload_threads,
+        UPLOAD_THREADS,
         verification,
         limits,
         others=locations.others,
@@ -162,7 +167,7 @@ def _other_location(
             region=listed.region,
             bucket=listed.bucket,
             credentials=_credentials_of(settings, listed, own),
-            sign_payload=settings.sign_payload and not listed.secure,
+            sign_payload=not listed.secure,
             public_endpoint=listed.public_endpoint,
         )
         backend = S3Storage(
@@ -204,7 +209,7 @@ def _http(settings: RsmSettings, waiter: Waiter) -> PoolManager:
     return http_pool(
         # One for each thread that may use the store.
         connections=(
-            settings.upload_threads
+            UPLOAD_THREADS
             + settings.copy_threads
             + settings.stream_threads
             + settings.unary_threads
@@ -224,7 +229,7 @@ def _s3_target(settings: RsmSettings, http: PoolManager) -> S3Target:
         region=settings.region,
         bucket=settings.bucket,
         credentials=_own_credentials(settings, http),
-        sign_payload=settings.sign_payload and not settings.secure,
+        sign_payload=not settings.secure,
         public_endpoint=settings.public_store_endpoint,
     )
 

@@ -1,29 +1,24 @@
-"""Read the settings of RSM from its environment and from the file of other locations."""
+"""Define the settings of RSM."""
 
 import re
-import tomllib
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     SecretStr,
-    ValidationError,
     model_validator,
 )
 from pydantic_settings import SettingsConfigDict
 
-from services.common.bounded_file import read_bounded
 from services.common.settings import ServiceSettings, whole_of
 from services.rsm.verification import VerifyReads
 
 _MIB = 1024 * 1024
 
-_REQUIRED = {
+REQUIRED = {
     "s3": ("endpoint", "region", "bucket"),
     "filesystem": ("directory",),
 }
@@ -47,6 +42,9 @@ _MORE_CREDENTIALS: dict[CredentialsSource, tuple[str, ...]] = {
 """The settings that a source of credentials takes besides."""
 
 _OF_CREDENTIALS = sorted({*chain(*_CREDENTIALS.values(), *_MORE_CREDENTIALS.values())})
+
+UPLOAD_THREADS = 4
+"""Concurrent uploads of parts: enough for a gigabit network at 8 MiB a part and 50 ms a request."""
 
 MAX_LOCATION_ID = 65535
 MAX_PREFIX_LENGTH = 512
@@ -158,10 +156,6 @@ class RsmSettings(ServiceSettings):
     )
     bucket: BucketName = Field(default="", description="s3: name of the bucket, which must exist.")
     secure: bool = Field(default=True, description="s3: connect with TLS.")
-    sign_payload: bool = Field(
-        default=True,
-        description="s3: sign the SHA-256 of uploaded data over plain HTTP. TLS does not need it.",
-    )
     connect_timeout_ms: int = Field(
         default=5_000,
         ge=1,
@@ -185,9 +179,6 @@ class RsmSettings(ServiceSettings):
         le=512 * _MIB,
         description="Size of an uploaded part, bytes; a smaller object is uploaded whole.",
     )
-    upload_threads: int = Field(
-        default=4, ge=1, le=64, description="Maximum concurrent uploads of parts."
-    )
     copy_threads: int = Field(
         default=8,
         ge=1,
@@ -207,11 +198,6 @@ class RsmSettings(ServiceSettings):
         default=False,
         description="Before a copy is acknowledged, ask the store for the size of each of its "
         "three objects: for stores that acknowledge what they do not keep. Three requests a copy.",
-    )
-    digest_cache_bytes: int = Field(
-        default=16 * _MIB,
-        ge=_MIB // 16,
-        description="Memory for cached digests of segments, bytes.",
     )
     upload_rate_bytes_per_s: int = Field(
         default=0,
@@ -252,22 +238,18 @@ class RsmSettings(ServiceSettings):
         description="s3: URL of the store as those clients reach it, for example "
         "https://s3.example.org:9000. Empty: RSM_ENDPOINT serves them too.",
     )
-    buffer_timeout_ms: int = Field(
-        default=60_000, ge=1, description="How long a copy waits for a free part buffer, ms."
-    )
 
     @property
     def part_buffers(self) -> int:
-        """Return how many part buffers there are.
+        """Return how many part buffers there are: one to fill for each copy, one for each upload.
 
-        One to fill for each copy and one to send for each thread, so that no slow caller stops the
-        others; times part_size_bytes this bounds the memory of all copies.
+        So no slow caller stops the others; times part_size_bytes this bounds the memory of copies.
         """
-        return whole_of(self.copy_threads, self.share_percent) + self.upload_threads
+        return whole_of(self.copy_threads, self.share_percent) + UPLOAD_THREADS
 
     @model_validator(mode="after")
     def _has_what_the_backend_needs(self) -> Self:
-        missing = [name for name in _REQUIRED[self.backend] if not getattr(self, name)]
+        missing = [name for name in REQUIRED[self.backend] if not getattr(self, name)]
         if missing:
             raise ValueError(f"RSM_BACKEND={self.backend} also needs {_variables(missing)}")
         return self
@@ -295,143 +277,3 @@ class RsmSettings(ServiceSettings):
 
 def _variables(names: list[str]) -> str:
     return ", ".join(f"RSM_{name.upper()}" for name in names)
-
-
-_NEEDED = {"s3": ("endpoint", "region", "bucket"), "filesystem": ("directory",)}
-
-Place = tuple[str, ...]
-"""The values that distinguish two places."""
-
-
-class RegisteredLocation(BaseModel):
-    """One [[location]] of the file.
-
-    Attributes:
-        access_key_file, secret_key_file: contain the credentials. None if RSM's own are used.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    id: int = Field(ge=1, le=MAX_LOCATION_ID, strict=True)
-    backend: Literal["s3", "filesystem"]
-    # Required: an entry that is cut off must not name the whole bucket.
-    prefix: str = Field(pattern=PREFIX_PATTERN, max_length=MAX_PREFIX_LENGTH)
-    directory: Path | None = None
-    endpoint: str = Field(default="", pattern=ENDPOINT_PATTERN)
-    region: str = ""
-    bucket: BucketName = ""
-    secure: bool = Field(default=True, strict=True)
-    public_endpoint: str = Field(default="", pattern=PUBLIC_ENDPOINT_PATTERN, max_length=300)
-    access_key_file: Path | None = None
-    secret_key_file: Path | None = None
-
-    @model_validator(mode="after")
-    def _has_what_the_backend_needs(self) -> Self:
-        missing = [name for name in _NEEDED[self.backend] if not getattr(self, name)]
-        if missing:
-            raise ValueError(f'backend = "{self.backend}" also needs {", ".join(missing)}')
-        if (self.access_key_file is None) != (self.secret_key_file is None):
-            raise ValueError("access_key_file and secret_key_file go together")
-        for name in ("directory", "access_key_file", "secret_key_file"):
-            if "\0" in str(getattr(self, name)):
-                raise ValueError(f"{name} has a NUL character")
-        return self
-
-
-class _LocationsFile(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    location: list[RegisteredLocation] = []
-
-
-def other_locations(settings: RsmSettings) -> list[RegisteredLocation]:
-    """Read the locations in the file other than the current one; none if no file is set.
-
-    The current one may be listed too, exactly as the settings describe it, so that a location can
-    be registered everywhere before it becomes the current one.
-
-    Raises:
-        SystemExit: the file cannot be read, has an unknown key, a bad value, a number twice, or a
-            place under two numbers; the message names the fault.
-    """
-    if settings.locations_file is None:
-        return []
-    what = f"RSM_LOCATIONS_FILE: {settings.locations_file}"
-    listed = _read(settings.locations_file, what)
-    _require_unique_numbers(listed, what)
-    current = place_of(settings)
-    for location in listed:
-        if location.id == settings.location_id and place_of(location) != current:
-            raise SystemExit(
-                f"{what}: location {location.id} is {described(location)} in the file, but "
-                f"{described(settings)} in the settings; set RSM_LOCATION_ID to a new number for a "
-                "new place"
-            )
-    others = [location for location in listed if location.id != settings.location_id]
-    _require_unique_places({current: settings.location_id}, others, what)
-    return others
-
-
-def place_of(location: RegisteredLocation | RsmSettings) -> Place:
-    """Return a key that is equal for two descriptions of one place."""
-    if location.backend == "filesystem":
-        directory = location.directory or Path()
-        return (location.backend, str(directory.resolve()), location.prefix)
-    return (location.backend, location.endpoint.lower(), location.bucket, location.prefix)
-
-
-def described(location: RegisteredLocation | RsmSettings) -> str:
-    """Describe a place for people, without credentials."""
-    if location.backend == "filesystem":
-        return f"prefix {location.prefix!r} of directory {str(location.directory)!r}"
-    return f"prefix {location.prefix!r} of bucket {location.bucket!r} at {location.endpoint}"
-
-
-_MAX_REGISTRY_BYTES = 1024 * 1024
-
-
-def _read(path: Path, what: str) -> list[RegisteredLocation]:
-    try:
-        document = tomllib.loads(read_bounded(path, _MAX_REGISTRY_BYTES).decode())
-    except OSError as e:
-        raise SystemExit(f"{what}: {e.strerror}") from e
-    except (ValueError, RecursionError) as e:
-        # A ValueError also for a number of thousands of digits.
-        raise SystemExit(f"{what}: not TOML: {e}") from e
-    try:
-        return _LocationsFile.model_validate(document).location
-    except ValidationError as e:
-        complaints = e.errors(include_input=False)
-        raise SystemExit(
-            "\n".join(f"{what}: {_named(c['loc'])}{_said(c['type'], c['msg'])}" for c in complaints)
-        ) from e
-
-
-def _named(location: tuple[int | str, ...]) -> str:
-    """Format an error's location: ("location", 1, "id") becomes "location entry 2, id: "."""
-    words = [f"entry {part + 1}," if isinstance(part, int) else part for part in location]
-    return f"{' '.join(words).rstrip(',')}: " if words else ""
-
-
-def _said(kind: str, message: str) -> str:
-    return "unknown key" if kind == "extra_forbidden" else message.removeprefix("Value error, ")
-
-
-def _require_unique_numbers(listed: list[RegisteredLocation], what: str) -> None:
-    seen: set[int] = set()
-    for location in listed:
-        if location.id in seen:
-            raise SystemExit(f"{what}: id {location.id} is given to two locations")
-        seen.add(location.id)
-
-
-def _require_unique_places(
-    ids: dict[Place, int], others: list[RegisteredLocation], what: str
-) -> None:
-    for location in others:
-        first = ids.setdefault(place_of(location), location.id)
-        if first != location.id:
-            raise SystemExit(
-                f"{what}: locations {first} and {location.id} are the same place, "
-                f"{described(location)}"
-            )

@@ -23,7 +23,7 @@ from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rpc.converters.shared import metadata_to_proto
 from services.rpc.server.admission import KEPT_S
 from services.rpc.server.server import MAX_CALLS_OF_A_CONNECTION
-from tests.contract.remote_storage_manager_contract import Files, a_segment, copied, fetched
+from tests.contract.remote_storage_manager_contract import Files, copied, fetched
 from tests.deep.test_service_processes import SERVING, Running, files_settings, started
 from tests.harness.abuses import ABUSES, FLOODING, FLOODS, Cpu, abused
 from tests.harness.eventually import eventually
@@ -55,7 +55,6 @@ def rsm_settings(deployment: Deployment, directory: Path) -> dict[str, str]:
         **deployment.environment("RSM"),
         # No abuse ends because it is idle for too long.
         "RSM_STREAM_IDLE_TIMEOUT_MS": "600000",
-        "RSM_DEFAULT_DEADLINE_MS": "600000",
         "RSM_METRICS_PLAINTEXT": "true",
     }
 
@@ -158,22 +157,6 @@ def test_a_connection_cannot_make_the_service_work_by_resets(
 def calls_reset(rsm: Running) -> float:
     counts = re.findall(r'^sediment_rpc_seconds_count\{code="CANCELLED".* (.*)$', rsm.page(), re.M)
     return sum(map(float, counts))
-
-
-def test_without_shares_the_honest_identity_would_starve(
-    deployment: Deployment, tmp_path: Path
-) -> None:
-    """The bound is what keeps it served: this test says that the others can fail."""
-    settings = {**rsm_settings(deployment, tmp_path / "files"), "RSM_IDENTITY_SHARE_PERCENT": "100"}
-    with started("rsm", settings, tmp_path / "process") as rsm:
-        rsm.wait_until(SERVING)
-        with (
-            open_channel(rsm.address, deployment.client("unbounded")) as channel,
-            abused("requests_that_never_arrive", rsm.address, deployment.client("abuser")),
-        ):
-            client = RemoteStorageManagerClient(channel, rsm.address)
-            with pytest.raises(ThrottledError, match="too many concurrent unary calls"):
-                client.delete_log_segment_data(a_segment())
 
 
 def rss_bytes(rsm: Running) -> int:

@@ -41,7 +41,6 @@ def rlmm(deployment: Deployment, database_url: str, tmp_path: Path) -> Iterator[
         "RLMM_DATABASE_URL": database_url,
         # No abuse ends because it is idle for too long.
         "RLMM_STREAM_IDLE_TIMEOUT_MS": "600000",
-        "RLMM_DEFAULT_DEADLINE_MS": "600000",
     }
     with started("rlmm", settings, tmp_path / "process") as running:
         running.wait_until(SERVING)

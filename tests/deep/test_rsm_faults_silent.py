@@ -28,7 +28,7 @@ LARGE = Files(some_bytes(3 * PART + 1))
 
 @pytest.fixture(scope="module")
 def settings(s3: S3Endpoint) -> RsmSettings:
-    return settings_for(s3, {"verify_reads": "off", "upload_threads": 2})
+    return settings_for(s3, {"verify_reads": "off"})
 
 
 @pytest.fixture(scope="module")

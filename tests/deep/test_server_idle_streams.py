@@ -144,7 +144,12 @@ def service() -> Iterator[Streams]:
 
 
 @pytest.fixture
-def address(service: Streams, settings: ServiceSettings) -> Iterator[str]:
+def address(
+    service: Streams, settings: ServiceSettings, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """Serve; a unary call may take as long as a stream may be idle."""
+    deadline_s = settings.stream_idle_timeout_ms / 1000
+    monkeypatch.setattr("services.rpc.server.server.DEFAULT_DEADLINE_S", deadline_s)
     process = Service("test", SERVICE, service.add_to, lambda: None, lambda: None, 4)
     with ExitStack() as cleanup:
         address = start_grpc(process, settings, cleanup).address
@@ -159,7 +164,6 @@ def settings() -> ServiceSettings:
         unary_threads=4,
         stream_threads=4,
         stream_idle_timeout_ms=IDLE_MS,
-        default_deadline_ms=IDLE_MS,
         drain_timeout_ms=2_000,
     )
 
@@ -297,7 +301,6 @@ PATIENT = ServiceSettings(
     unary_threads=4,
     stream_threads=4,
     stream_idle_timeout_ms=600_000,
-    default_deadline_ms=600_000,
     drain_timeout_ms=1_000,
 )
 # Four are served and the others wait for a thread: there is no TLS, so there are no identities.

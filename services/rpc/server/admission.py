@@ -298,9 +298,7 @@ class AdmissionQueue:
             idle_s = now - served.waiting_since
             permit = served.permit
             if now > served.due_at:
-                served.cancel(
-                    "the call set no deadline and exceeded the default (*_DEFAULT_DEADLINE_MS)"
-                )
+                served.cancel("the call set no deadline and exceeded the default; set one")
             elif idle_s > self._idle_timeout_s:
                 served.cancel(f"the peer was idle for {idle_s:.1f} s")
             elif permit is not None and not served.cancel_reason:

@@ -46,6 +46,9 @@ WAITING_PER_STREAM_THREAD = 2
 WAITING_PER_UNARY_THREAD = 3
 MAX_CALLS_OF_A_CONNECTION = 256
 
+# Of a unary call whose client sets none; its request has to arrive in that time.
+DEFAULT_DEADLINE_S = 30.0
+
 # gRPC's clients wait as long for a connection; its servers wait for two minutes by default.
 HANDSHAKE_TIMEOUT_MS = 20_000
 
@@ -211,7 +214,7 @@ def start_grpc(
         settings.stream_threads,
         service.watch_threads,
     )
-    request_timeout_s = settings.default_deadline_ms / 1000
+    request_timeout_s = DEFAULT_DEADLINE_S
     access = open_access(settings)
     server = _create_server(
         threads,
@@ -281,7 +284,7 @@ def _create_server(
         threads.unary,
         WAITING_PER_UNARY_THREAD * threads.unary,
         request_timeout_s,
-        settings.default_deadline_ms / 1000,
+        DEFAULT_DEADLINE_S,
         identity_share_percent=share_percent,
     )
     kinds = CallKinds(

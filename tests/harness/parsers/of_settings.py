@@ -24,8 +24,9 @@ from services.rlm.kafka_admin.security import (
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.s3_credentials import SdkCredentials
 from services.rsm.locations import Location, Locations
+from services.rsm.locations_file import other_locations
 from services.rsm.probe import ProbeReport, StoreProbe
-from services.rsm.settings import RsmSettings, other_locations
+from services.rsm.settings import RsmSettings
 from services.rsm.startup import MARKER_NAME, StartUp
 from tests.harness.parsers.of_stores import OneAnswer, Pools
 from tests.harness.parsers.target import Target, written

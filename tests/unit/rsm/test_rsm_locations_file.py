@@ -9,8 +9,9 @@ import pytest
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.s3 import S3Storage
 from services.rsm.factory import build_locations
+from services.rsm.locations_file import other_locations
 from services.rsm.metrics import MeasuredStorage
-from services.rsm.settings import RsmSettings, other_locations
+from services.rsm.settings import RsmSettings
 
 S3: dict[str, Any] = {
     "backend": "s3",

@@ -6,7 +6,7 @@ from pydantic import SecretStr, ValidationError
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.s3 import S3Storage
 from services.rsm.factory import build_backend
-from services.rsm.settings import RsmSettings
+from services.rsm.settings import UPLOAD_THREADS, RsmSettings
 
 S3 = {
     "backend": "s3",
@@ -128,8 +128,8 @@ def test_the_payload_is_signed_over_plain_http_and_not_over_tls() -> None:
 
 
 def test_part_buffers_are_one_for_each_copy_and_each_upload_thread() -> None:
-    settings = RsmSettings.model_validate({**S3, "copy_threads": 3, "upload_threads": 5})
-    assert settings.part_buffers == 8
+    settings = RsmSettings.model_validate({**S3, "copy_threads": 3})
+    assert settings.part_buffers == 3 + UPLOAD_THREADS
 
 
 def test_each_backend_is_built_without_asking_the_store() -> None:
