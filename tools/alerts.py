@@ -125,7 +125,7 @@ ALERTS = (
             {
                 'sediment_rlm_lost_ranges_total{job="sediment-rlm",instance="a"}': (
                     "_ _ _ _ _ _ 1x30"
-                ),
+                )
             },
             {"job": "sediment-rlm", "instance": "a"},
             after_min=6,
@@ -141,7 +141,7 @@ ALERTS = (
             {
                 f'{_CALLS}{{job="sediment-rsm",method="FetchLogSegment",code="DATA_LOSS"}}': (
                     "_ _ _ _ _ _ 1x30"
-                ),
+                )
             },
             {"job": "sediment-rsm", "method": "FetchLogSegment"},
             after_min=6,
@@ -164,7 +164,7 @@ ALERTS = (
         Example(
             {
                 "sediment_rlm_seconds_since_last_success"
-                '{job="sediment-rlm",instance="a",topic="orders",partition="0"}': "960+60x30",
+                '{job="sediment-rlm",instance="a",topic="orders",partition="0"}': "960+60x30"
             },
             {"job": "sediment-rlm", "instance": "a"},
         ),
@@ -180,7 +180,7 @@ ALERTS = (
         Example(
             {
                 "sediment_rlm_remote_copy_lag_bytes"
-                '{job="sediment-rlm",instance="a",topic="orders"}': "0+100000000x180",
+                '{job="sediment-rlm",instance="a",topic="orders"}': "0+100000000x180"
             },
             {"job": "sediment-rlm", "instance": "a"},
             after_min=60,
@@ -208,7 +208,7 @@ ALERTS = (
         Example(
             {
                 "sediment_rlm_expiration_seconds_since_last_success"
-                '{job="sediment-rlm",instance="a",topic="orders",partition="0"}': "3660+60x60",
+                '{job="sediment-rlm",instance="a",topic="orders",partition="0"}': "3660+60x60"
             },
             {"job": "sediment-rlm", "instance": "a"},
         ),
@@ -251,7 +251,7 @@ ALERTS = (
         Example(
             {
                 "sediment_rlm_remote_log_reader_task_queue_size"
-                '{job="sediment-rlm",instance="a"}': "3x60",
+                '{job="sediment-rlm",instance="a"}': "3x60"
             },
             {"job": "sediment-rlm", "instance": "a"},
         ),
@@ -265,7 +265,7 @@ ALERTS = (
         Example(
             {
                 "sediment_rlm_poll_seconds_since_last_success"
-                '{job="sediment-rlm",instance="a"}': "660+60x30",
+                '{job="sediment-rlm",instance="a"}': "660+60x30"
             },
             {"job": "sediment-rlm", "instance": "a"},
         ),
@@ -325,7 +325,7 @@ ALERTS = (
         Example(
             {
                 "sediment_rsm_store_last_success_timestamp_seconds"
-                '{job="sediment-rsm",instance="a"}': "-180x30",
+                '{job="sediment-rsm",instance="a"}': "-180x30"
             },
             {"job": "sediment-rsm", "instance": "a"},
         ),
@@ -342,7 +342,7 @@ ALERTS = (
             {
                 f'{_DATABASE}{{job="sediment-rlmm",operation="change",result="disk_full"}}': (
                     "0+1x30"
-                ),
+                )
             },
             {"job": "sediment-rlmm", "operation": "change", "result": "disk_full"},
             after_min=1,
@@ -357,7 +357,7 @@ ALERTS = (
         Example(
             {
                 "sediment_rlmm_database_last_success_timestamp_seconds"
-                '{job="sediment-rlmm",instance="a"}': "-180x30",
+                '{job="sediment-rlmm",instance="a"}': "-180x30"
             },
             {"job": "sediment-rlmm", "instance": "a"},
         ),
@@ -390,7 +390,7 @@ ALERTS = (
             {
                 'sediment_rpc_calls_waiting{job="sediment-rsm",instance="a",kind="stream-in"}': (
                     "2x60"
-                ),
+                )
             },
             {"job": "sediment-rsm", "instance": "a", "kind": "stream-in"},
         ),
@@ -424,7 +424,7 @@ ALERTS = (
         Example(
             {
                 'kube_deployment_status_replicas_available{job="kube-state-metrics",'
-                'namespace="tier",deployment="my-sediment-console"}': "0x30",
+                'namespace="tier",deployment="my-sediment-console"}': "0x30"
             },
             {"namespace": "tier", "deployment": "my-sediment-console"},
         ),
@@ -439,7 +439,7 @@ ALERTS = (
             {
                 'sediment_denied_calls_total{job="sediment-rsm",method="Copy",reason="role"}': (
                     "0+1x30"
-                ),
+                )
             },
             {"job": "sediment-rsm", "method": "Copy", "reason": "role"},
             after_min=1,
@@ -455,7 +455,7 @@ ALERTS = (
         Example(
             {
                 "sediment_tls_certificate_expiry_timestamp_seconds"
-                '{job="sediment-rsm",instance="a"}': "86400x30",
+                '{job="sediment-rsm",instance="a"}': "86400x30"
             },
             {"job": "sediment-rsm", "instance": "a"},
         ),
@@ -469,7 +469,7 @@ ALERTS = (
         Example(
             {
                 "sediment_reloaded_file_errors_total"
-                '{job="sediment-rsm",instance="a",file="policy"}': "0x5 1x30",
+                '{job="sediment-rsm",instance="a",file="policy"}': "0x5 1x30"
             },
             {"job": "sediment-rsm", "instance": "a", "file": "policy"},
             after_min=6,
@@ -485,7 +485,7 @@ ALERTS = (
         Example(
             {
                 "sediment_rlm_index_cache_failures_total"
-                '{job="sediment-rlm",instance="a",operation="write"}': "0+1x60",
+                '{job="sediment-rlm",instance="a",operation="write"}': "0+1x60"
             },
             {"job": "sediment-rlm", "instance": "a", "operation": "write"},
             after_min=1,
@@ -569,10 +569,7 @@ def _expected(alert: Alert, at_min: int, *, fires: bool) -> dict[str, Any]:
     for name, value in alert.example.labels.items():
         summary = summary.replace(f"{{{{ $labels.{name} }}}}", value)
     labels = {**alert.example.labels, "severity": alert.severity}
-    firing = {
-        "exp_labels": labels,
-        "exp_annotations": {**_annotations(alert), "summary": summary},
-    }
+    firing = {"exp_labels": labels, "exp_annotations": {**_annotations(alert), "summary": summary}}
     return {
         "eval_time": f"{at_min}m",
         "alertname": alert.name,

@@ -72,8 +72,8 @@ class _File:
             yield from self._method(method, (*path, _METHODS, number))
 
     def _method(self, method: MethodDescriptorProto, path: Place) -> Iterator[str]:
-        request = _stream(method.client_streaming) + _link(method.input_type)
-        response = _stream(method.server_streaming) + _link(method.output_type)
+        request = "stream of " * method.client_streaming + _link(method.input_type)
+        response = "stream of " * method.server_streaming + _link(method.output_type)
         yield f"### {method.name}\n\n{request} → {response}\n\n{self._text(path)}\n"
 
     def _message(self, message: DescriptorProto, name: str, path: Place) -> Iterator[str]:
@@ -129,10 +129,6 @@ def _link(type_name: str) -> str:
     if name == type_name:
         return f"`{type_name.removeprefix('.')}`"
     return f"[{name}](#{name.lower().replace('.', '')})"
-
-
-def _stream(is_stream: bool) -> str:
-    return "stream of " if is_stream else ""
 
 
 def _escaped(text: str) -> str:

@@ -23,17 +23,13 @@ def _rate(metric: str, by: str = "topic") -> str:
     return f"sum by ({by}) (rate({metric}[$__rate_interval]))"
 
 
-def _calls(quantile: float) -> str:
-    rates = "sum by (le, method) (rate(sediment_rpc_seconds_bucket[$__rate_interval]))"
-    return f"histogram_quantile({quantile}, {rates})"
+def _of_topics(title: str, unit: str, expression: str) -> Panel:
+    return Panel(title, unit, {"{{topic}}": expression})
 
 
-def _work(quantile: float, buckets: str) -> str:
-    rates = f"sum by (le, operation) (rate({buckets}[$__rate_interval]))"
-    return f"histogram_quantile({quantile}, {rates})"
+def _p99(buckets: str, by: str) -> str:
+    return f"histogram_quantile(0.99, sum by (le, {by}) (rate({buckets}[$__rate_interval])))"
 
-
-_BY_RESULT = "operation, result"
 
 ROWS: dict[str, tuple[Panel, ...]] = {
     "At a glance": (
@@ -46,28 +42,22 @@ ROWS: dict[str, tuple[Panel, ...]] = {
                 '(ALERTS{alertname=~"Sediment.*",alertstate="firing"}) or vector(0)'
             },
         ),
-        Panel(
+        _of_topics(
             "Time until the broker deletes what is not copied",
             "s",
-            {"{{topic}}": "min by (topic) (sediment_rlm_seconds_until_local_deletion)"},
+            "min by (topic) (sediment_rlm_seconds_until_local_deletion)",
         ),
     ),
     "Copying": (
-        Panel("Copied", "Bps", {"{{topic}}": _rate("sediment_rlm_remote_copy_bytes_total")}),
-        Panel(
-            "Waits to be copied",
-            "bytes",
-            {"{{topic}}": "sum by (topic) (sediment_rlm_remote_copy_lag_bytes)"},
+        _of_topics("Copied", "Bps", _rate("sediment_rlm_remote_copy_bytes_total")),
+        _of_topics(
+            "Waits to be copied", "bytes", "sum by (topic) (sediment_rlm_remote_copy_lag_bytes)"
         ),
-        Panel(
-            "Age of what waits",
-            "s",
-            {"{{topic}}": "max by (topic) (sediment_rlm_remote_copy_lag_seconds)"},
+        _of_topics(
+            "Age of what waits", "s", "max by (topic) (sediment_rlm_remote_copy_lag_seconds)"
         ),
-        Panel(
-            "Partitions held back",
-            "none",
-            {"{{topic}}": "sum by (topic) (sediment_rlm_partitions_held_back)"},
+        _of_topics(
+            "Partitions held back", "none", "sum by (topic) (sediment_rlm_partitions_held_back)"
         ),
         Panel(
             "Failed copies",
@@ -84,16 +74,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
     ),
     "Reading": (
-        Panel(
-            "Read from the tier",
-            "Bps",
-            {"{{topic}}": _rate("sediment_rlm_remote_fetch_bytes_total")},
-        ),
-        Panel(
-            "Failed reads",
-            "cps",
-            {"{{topic}}": _rate("sediment_rlm_remote_fetch_errors_total")},
-        ),
+        _of_topics("Read from the tier", "Bps", _rate("sediment_rlm_remote_fetch_bytes_total")),
+        _of_topics("Failed reads", "cps", _rate("sediment_rlm_remote_fetch_errors_total")),
         Panel(
             "Reads that wait for a thread",
             "none",
@@ -109,20 +91,14 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
     ),
     "Tier": (
-        Panel(
-            "Size",
-            "bytes",
-            {"{{topic}}": "sum by (topic) (sediment_rlm_remote_log_size_bytes)"},
-        ),
+        _of_topics("Size", "bytes", "sum by (topic) (sediment_rlm_remote_log_size_bytes)"),
         Panel(
             "Deleted by retention",
             "Bps",
             {"deleted": "sum(rate(sediment_rlm_deleted_bytes_total[$__rate_interval]))"},
         ),
-        Panel(
-            "Waits to be deleted",
-            "bytes",
-            {"{{topic}}": "sum by (topic) (sediment_rlm_remote_delete_lag_bytes)"},
+        _of_topics(
+            "Waits to be deleted", "bytes", "sum by (topic) (sediment_rlm_remote_delete_lag_bytes)"
         ),
         Panel(
             "Since the oldest verification",
@@ -137,12 +113,16 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Work in the store",
             "ops",
-            {"{{operation}} {{result}}": _rate("sediment_rsm_store_seconds_count", _BY_RESULT)},
+            {
+                "{{operation}} {{result}}": _rate(
+                    "sediment_rsm_store_seconds_count", "operation, result"
+                )
+            },
         ),
         Panel(
             "99% of the work in the store ends within",
             "s",
-            {"{{operation}}": _work(0.99, "sediment_rsm_store_seconds_bucket")},
+            {"{{operation}}": _p99("sediment_rsm_store_seconds_bucket", "operation")},
         ),
         Panel(
             "Part buffers of copies",
@@ -156,12 +136,16 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Work in the database",
             "ops",
-            {"{{operation}} {{result}}": _rate("sediment_rlmm_database_seconds_count", _BY_RESULT)},
+            {
+                "{{operation}} {{result}}": _rate(
+                    "sediment_rlmm_database_seconds_count", "operation, result"
+                )
+            },
         ),
         Panel(
             "99% of the work in the database ends within",
             "s",
-            {"{{operation}}": _work(0.99, "sediment_rlmm_database_seconds_bucket")},
+            {"{{operation}}": _p99("sediment_rlmm_database_seconds_bucket", "operation")},
         ),
         Panel(
             "Database connections",
@@ -197,7 +181,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     ),
     "Calls": (
         Panel("Calls", "cps", {"{{method}}": _rate("sediment_rpc_seconds_count", "method")}),
-        Panel("99% of calls end within", "s", {"{{method}}": _calls(0.99)}),
+        Panel(
+            "99% of calls end within",
+            "s",
+            {"{{method}}": _p99("sediment_rpc_seconds_bucket", "method")},
+        ),
         Panel(
             "Failed calls",
             "cps",
@@ -222,9 +210,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Memory",
             "bytes",
-            {
-                "{{job}} {{instance}}": 'process_resident_memory_bytes{job=~"sediment-.*"}',
-            },
+            {"{{job}} {{instance}}": 'process_resident_memory_bytes{job=~"sediment-.*"}'},
         ),
     ),
 }
@@ -240,11 +226,7 @@ def expressions() -> Iterator[str]:
 
 def dashboard_json() -> str:
     """Return helm/files/dashboard.json as it should be."""
-    return json.dumps(_dashboard(), indent=1) + "\n"
-
-
-def _dashboard() -> dict[str, Any]:
-    return {
+    dashboard = {
         "uid": "sediment",
         "title": "Sediment",
         "tags": ["sediment", "kafka"],
@@ -258,6 +240,7 @@ def _dashboard() -> dict[str, Any]:
         },
         "panels": list(_panels()),
     }
+    return json.dumps(dashboard, indent=1) + "\n"
 
 
 def _panels() -> Iterator[dict[str, Any]]:

@@ -153,11 +153,7 @@ _OTHERWISE_HERE = (
 _COLUMNS = ("| metric | kind | labels | meaning |", "|---|---|---|---|")
 
 _OF_ALL = "RSM, RLMM and RLM"
-_SECTIONS = (
-    ("RSM", f"{PREFIX}rsm_"),
-    ("RLMM", f"{PREFIX}rlmm_"),
-    ("RLM", f"{PREFIX}rlm_"),
-)
+_SECTIONS = (("RSM", f"{PREFIX}rsm_"), ("RLMM", f"{PREFIX}rlmm_"), ("RLM", f"{PREFIX}rlm_"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,8 +107,7 @@ _PROBE = (
             ),
             "rules": list_of(
                 fields(
-                    "A rule.",
-                    {"level": one_of(RuleLevel, "How bad it is."), "text": text("What.")},
+                    "A rule.", {"level": one_of(RuleLevel, "How bad it is."), "text": text("What.")}
                 ),
                 "What the store does by itself.",
             ),

@@ -44,10 +44,7 @@ _SHIP = fields(
                     ),
                     "will_settle": boolean("Whether a running broker will settle the others."),
                     "cleaned_attempts": integer("Unfinished copies that this run deleted."),
-                    "known_gaps": list_of(
-                        GAP,
-                        "The gaps, including those of earlier runs.",
-                    ),
+                    "known_gaps": list_of(GAP, "The gaps, including those of earlier runs."),
                     "problems": PROBLEMS,
                 },
             ),
