@@ -23,7 +23,7 @@ from services.rlmm.database import metrics as rlmm_metrics
 from services.rlmm.reads import watch_reader, watches
 from services.rlmm.settings import RlmmSettings
 from services.rpc.server import access, admission, interceptor, transport
-from services.rsm import direct, fetch, verification
+from services.rsm import direct, index_cache, verification
 from services.rsm import metrics as rsm_metrics
 from services.rsm.settings import RsmSettings
 
@@ -34,7 +34,7 @@ _MODULES = (
     transport,
     reloaded_file,
     direct,
-    fetch,
+    index_cache,
     verification,
     rsm_metrics,
     rlmm_metrics,
