@@ -95,7 +95,6 @@ def ensure_cluster(directory: Path) -> Path:
     uid = server_uid(data)
     if data.exists():
         password.chmod(0o600)
-        os.chown(password, os.geteuid(), -1)  # it was the server's in earlier releases
         hand_over(data, uid)
         return data
     directory.mkdir(parents=True, exist_ok=True)
@@ -190,12 +189,6 @@ _CREATE_DATABASE = sql.SQL("CREATE DATABASE {}")
 _OWN_DATABASE = sql.SQL("ALTER DATABASE {} OWNER TO {}")
 
 # Sequences and indexes go with their tables.
-_OWN_TABLES = """
-    SELECT format('ALTER TABLE %%s OWNER TO %%I', oid::regclass, %s::text)
-    FROM pg_class
-    WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm')
-        AND pg_get_userbyid(relowner) <> %s::text"""
-
 _START_TIMEOUT_MS = 60_000
 
 _CONNECT_TIMEOUT_S = 60
@@ -272,8 +265,8 @@ class EmbeddedPostgres:
     def ensure_owned_database(self, name: str, owner: str, password: str, reader: str) -> None:
         """Create a database and the login that owns it.
 
-        What is there is kept; the login gets the password, and owns tables that the superuser made
-        in earlier releases. `reader` is a role without a login, which the owner cannot create.
+        What exists is kept; the login gets the password. `reader` is a role without a login, which
+        the owner cannot create.
         """
         with self._connect() as connection:
             for role in (owner, reader):
@@ -287,9 +280,6 @@ class EmbeddedPostgres:
                 connection.execute(_CREATE_DATABASE.format(sql.Identifier(name)))
             owned = _OWN_DATABASE.format(sql.Identifier(name), sql.Identifier(owner))
             connection.execute(owned)
-        with self._connect(database=name) as connection:
-            for (statement,) in connection.execute(_OWN_TABLES, [owner, owner]).fetchall():
-                connection.execute(statement.encode())
 
     def drop_database(self, name: str) -> None:
         """Drop a database and end its connections; a missing one is no error."""
@@ -328,16 +318,14 @@ class EmbeddedPostgres:
             return False
         return True
 
-    def _connect(
-        self, timeout_s: int = _CONNECT_TIMEOUT_S, database: str = "postgres"
-    ) -> psycopg.Connection:
+    def _connect(self, timeout_s: int = _CONNECT_TIMEOUT_S) -> psycopg.Connection:
         forget_libpq_variables()
         return psycopg.connect(
             host=LOOPBACK,
             port=self.port,
             user=USER,
             password=self._password(),
-            dbname=database,
+            dbname="postgres",
             autocommit=True,
             connect_timeout=timeout_s,
         )

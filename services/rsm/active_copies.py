@@ -11,6 +11,9 @@ from services.api.errors import RetriableRemoteStorageError
 from services.common.fair_queue import POLL_S, FairQueue
 from services.rsm.layout import SegmentKeys
 
+# Usually longer than the store takes for a manifest.
+COMMIT_WAIT_S = 60.0
+
 _outlasts_close: ContextVar[bool] = ContextVar("outlasts_close", default=False)
 
 
@@ -78,10 +81,6 @@ class Waiter:
     def is_closed(self) -> bool:
         """Return whether the service closed and this thread does not outlast that."""
         return self._closed.is_set() and not _outlasts_close.get()
-
-
-# Usually longer than the store takes for a manifest.
-COMMIT_WAIT_S = 60.0
 
 
 class _Copies:

@@ -33,6 +33,8 @@ from services.rsm.layout import Manifest, SegmentKeys
 from services.rsm.locations import Location
 from services.rsm.upload import Uploader
 
+_log = logging.getLogger(__name__)
+
 
 class IncomingFiles:
     """Split the stream of chunks into files. Single use, like the stream."""
@@ -84,9 +86,6 @@ class IncomingFiles:
         first, last = self._metadata.start_offset, self._metadata.end_offset
         segment = self._metadata.remote_log_segment_id
         return f"{segment}, offsets {first} to {last}: {fault}; retry the copy"
-
-
-_log = logging.getLogger(__name__)
 
 
 class SegmentCopier:

@@ -24,6 +24,7 @@ from services.rsm.locations import Location, Locations
 # refuses lower it from the most to the least.
 _LEAST_SHARE = 1 / 64
 _STEP_SHARE = 1 / 12
+_PAUSES = Backoff(initial_s=0.2, max_s=2.0)
 
 
 class DeletePace:
@@ -68,9 +69,6 @@ class DeletePace:
         """Raise the rate by a step after a request succeeded."""
         with self._lock:
             self._limit.set_rate(min(self._limit.rate_per_s + self._most * _STEP_SHARE, self._most))
-
-
-_PAUSES = Backoff(initial_s=0.2, max_s=2.0)
 
 
 class ObjectDeletes:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.api.deployment_state import KeptTopic
-from services.api.errors import CorruptSegmentError, NotServedError
+from services.api.errors import CorruptSegmentError
 from services.api.ids import uuid_to_text
 from services.api.partitions import DeletionFreeze
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
@@ -54,7 +54,7 @@ def read_kept(objects: SegmentObjects) -> KeptState:
     try:
         head = read_head(objects)
         return KeptState(head, () if head is None else list(kept_topics(objects, head)))
-    except (CorruptSegmentError, NotServedError) as e:  # damaged; RSM is of an earlier release
+    except CorruptSegmentError as e:
         return KeptState(None, unread=(str(e),))
 
 

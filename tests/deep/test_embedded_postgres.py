@@ -107,21 +107,6 @@ def test_the_owner_of_a_database_is_no_superuser_and_cannot_read_another(
         connection.execute("SELECT * FROM kept")
 
 
-def test_tables_and_password_of_an_earlier_release_become_the_owners(
-    server: EmbeddedPostgres,
-) -> None:
-    make_row(server, "earlier")
-    with connect(server.url("earlier")) as connection:
-        connection.execute("CREATE TABLE counted (id bigint GENERATED ALWAYS AS IDENTITY)")
-        connection.execute("CREATE VIEW shown AS SELECT * FROM kept")
-    owned(server, "earlier", "first").close()
-    with owned(server, "earlier", "second") as connection:
-        connection.execute("ALTER TABLE kept ADD COLUMN more int")
-        connection.execute("INSERT INTO counted DEFAULT VALUES")
-        connection.execute("DROP VIEW shown")
-        assert connection.execute("SELECT value FROM kept").fetchone() == (42,)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="PostgreSQL runs as this user")
 def test_server_has_its_own_user_that_cannot_read_the_password(
     server: EmbeddedPostgres, server_directory: Path
@@ -143,12 +128,11 @@ def test_cluster_of_a_shared_account_gets_its_own_user(server_directory: Path) -
     directory = server_directory / "was-nobodys"
     with EmbeddedPostgres(directory) as server:
         make_row(server, "kept")
-    for path in (directory / "data", *(directory / "data").rglob("*"), directory / "password"):
+    for path in (directory / "data", *(directory / "data").rglob("*")):
         shutil.chown(path, "nobody")
     with EmbeddedPostgres(directory) as server:
         assert row(server, "kept") == (42,)
         assert psutil.Process(server.pid).uids().real in UIDS
-    assert (directory / "password").stat().st_uid == 0
 
 
 def test_a_verifier_stands_for_the_password(server: EmbeddedPostgres) -> None:
