@@ -17,6 +17,23 @@ Piece = TypeVar("Piece", bytes, bytes | memoryview)
 BURST_S = 0.1
 """Seconds of a rate that an idle process saves up."""
 
+CLEAN_UP_S = 10.0
+"""Limit of each of the two steps: aborting an unfinished upload, and deleting objects.
+
+All requests of a step end within it, whether or not a caller waits, since it holds a thread.
+"""
+
+ANSWER_S = 1.0
+"""Time before its deadline from which a call starts nothing, so that its response arrives.
+
+A tenth of the call's time if it has less than ten seconds.
+"""
+
+MOST_LOOKED_FOR = 30
+"""Most items that each need requests of their own before they can be deleted together."""
+
+T = TypeVar("T")
+
 
 def token_bucket(per_s: float, name: str, waiter: Waiter) -> TokenBucket:
     return TokenBucket(per_s, per_s * BURST_S, name=name, now=waiter.now, wait=waiter.wait_for)
@@ -78,12 +95,6 @@ class Limits:
 
 DEFAULT_LIMITS = Limits()
 
-CLEAN_UP_S = 10.0
-"""Limit of each of the two steps: aborting an unfinished upload, and deleting objects.
-
-All requests of a step end within it, whether or not a caller waits, since it holds a thread.
-"""
-
 _end_s: ContextVar[float] = ContextVar("end_s", default=inf)
 
 
@@ -116,18 +127,6 @@ def cleaning_up(waiter: Waiter) -> Iterator[None]:
 def left_s(waiter: Waiter) -> float:
     """Return how long a request of this thread to a store may last, s; infinite if unbounded."""
     return _end_s.get() - waiter.now()
-
-
-ANSWER_S = 1.0
-"""Time before its deadline from which a call starts nothing, so that its response arrives.
-
-A tenth of the call's time if it has less than ten seconds.
-"""
-
-MOST_LOOKED_FOR = 30
-"""Most items that each need requests of their own before they can be deleted together."""
-
-T = TypeVar("T")
 
 
 @contextmanager

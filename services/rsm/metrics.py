@@ -60,6 +60,14 @@ BUFFERS_IN_USE = Gauge(
 BUFFERS_LIMIT = Gauge("sediment_rsm_part_buffers_limit", "Buffers that copies may use.")
 BUFFERS_WAITING = Gauge("sediment_rsm_part_buffers_waiting", "Copies that wait for a part buffer.")
 
+_RESULTS: tuple[tuple[type[RemoteStorageError], Result], ...] = (
+    (RemoteResourceNotFoundError, "not_found"),
+    (CorruptSegmentError, "corrupt"),
+    (StoreAccessDeniedError, "denied"),
+    (StoreNotFoundError, "no_store"),
+    (RetriableRemoteStorageError, "unavailable"),
+)
+
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -183,15 +191,6 @@ def _observe(operation: Operation, took_s: float, error: Exception | None) -> No
     STORE_SECONDS.labels(operation, result).observe(took_s)
     if result in ("ok", "not_found"):
         LAST_SUCCESS.set(time.time())
-
-
-_RESULTS: tuple[tuple[type[RemoteStorageError], Result], ...] = (
-    (RemoteResourceNotFoundError, "not_found"),
-    (CorruptSegmentError, "corrupt"),
-    (StoreAccessDeniedError, "denied"),
-    (StoreNotFoundError, "no_store"),
-    (RetriableRemoteStorageError, "unavailable"),
-)
 
 
 def _result_of(error: Exception | None) -> Result:

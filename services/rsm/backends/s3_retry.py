@@ -34,6 +34,52 @@ from services.rsm.deadline import left_s
 
 # urllib3 takes no timeout of 0.
 _SHORTEST_S = 0.001
+# Temporary errors, even with a status below 500.
+_RETRIABLE_CODES = frozenset(
+    {
+        "ConditionalRequestConflict",
+        "OperationAborted",
+        "RequestTimeout",
+        # The store is too busy, whatever the status: for one key of many the status is 200.
+        "InternalError",
+        "RequestLimitExceeded",
+        "ServerBusy",
+        "ServiceUnavailable",
+        "SlowDown",
+        "SlowDownRead",
+        "SlowDownWrite",
+        "TooManyRequests",
+        # The bytes changed on their way to the store.
+        "BadDigest",
+        "IncompleteBody",
+        # The clock of this host or of the store is wrong, until an operator sets it.
+        "RequestTimeTooSkewed",
+        "MalformedXML",
+        "XAmzContentChecksumMismatch",
+        "XAmzContentSHA256Mismatch",
+        # The upload was aborted, perhaps by the store's own clean-up: a new one may complete.
+        "NoSuchUpload",
+        # The store does not know the ETag that it answered for a part.
+        "InvalidPart",
+    }
+)
+
+_ACCESS_CODES = frozenset(
+    {
+        "AccessDenied",
+        "AccountProblem",
+        "AllAccessDisabled",
+        "ExpiredToken",
+        "InvalidAccessKeyId",
+        "InvalidToken",
+        "NotSignedUp",
+        "SignatureDoesNotMatch",
+    }
+)
+
+# 499: the store takes the client for gone, for example if a request's body ended early.
+_RETRIABLE_STATUSES = frozenset({408, 429, 499, 500})
+
 _log = logging.getLogger(__name__)
 
 
@@ -154,53 +200,6 @@ class RequestTimeout(Timeout):
             read=min(self._read_s, most_s),
             total=most_s,
         )
-
-
-# Temporary errors, even with a status below 500.
-_RETRIABLE_CODES = frozenset(
-    {
-        "ConditionalRequestConflict",
-        "OperationAborted",
-        "RequestTimeout",
-        # The store is too busy, whatever the status: for one key of many the status is 200.
-        "InternalError",
-        "RequestLimitExceeded",
-        "ServerBusy",
-        "ServiceUnavailable",
-        "SlowDown",
-        "SlowDownRead",
-        "SlowDownWrite",
-        "TooManyRequests",
-        # The bytes changed on their way to the store.
-        "BadDigest",
-        "IncompleteBody",
-        # The clock of this host or of the store is wrong, until an operator sets it.
-        "RequestTimeTooSkewed",
-        "MalformedXML",
-        "XAmzContentChecksumMismatch",
-        "XAmzContentSHA256Mismatch",
-        # The upload was aborted, perhaps by the store's own clean-up: a new one may complete.
-        "NoSuchUpload",
-        # The store does not know the ETag that it answered for a part.
-        "InvalidPart",
-    }
-)
-
-_ACCESS_CODES = frozenset(
-    {
-        "AccessDenied",
-        "AccountProblem",
-        "AllAccessDisabled",
-        "ExpiredToken",
-        "InvalidAccessKeyId",
-        "InvalidToken",
-        "NotSignedUp",
-        "SignatureDoesNotMatch",
-    }
-)
-
-# 499: the store takes the client for gone, for example if a request's body ended early.
-_RETRIABLE_STATUSES = frozenset({408, 429, 499, 500})
 
 
 def error_for(code: str | None, status: int, what: str) -> RemoteStorageError:
