@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -129,33 +130,28 @@ class _Retried:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._service, name)
-        begin = _read_whole if name == "fetch_index" else _begun
 
         def call(*arguments: Any, **named: Any) -> Any:
-            return self._retrying(begin, method, *arguments, **named)
+            made = self._retrying(method, *arguments, **named)
+            if not isinstance(made, Iterator):
+                return made
+            return self._streamed(made, lambda: method(*arguments, **named), name == "fetch_index")
 
         return call
 
+    def _streamed(
+        self, made: Iterator[Any], again: Callable[[], Iterator[Any]], is_whole: bool
+    ) -> Iterator[Any]:
+        """Yield a stream that is begun again until its first item comes, or all, if it is small."""
+        streams = [made]
 
-def _read_whole(
-    method: Callable[..., Iterator[bytes]], *arguments: Any, **named: Any
-) -> Iterator[bytes]:
-    return iter([b"".join(method(*arguments, **named))])
+        def begun() -> tuple[list[Any], Iterator[Any]]:
+            stream = streams.pop() if streams else again()
+            return list(stream if is_whole else islice(stream, 1)), stream
 
-
-def _begun(method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call a method; if it returns a stream, return when the first item has arrived."""
-    made = method(*arguments, **named)
-    if not isinstance(made, Iterator):
-        return made
-    for first in made:
-        return _from_first(first, made)
-    return iter(())
-
-
-def _from_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
+        first, rest = self._retrying(begun)
+        yield from first
+        yield from rest
 
 
 @contextmanager
