@@ -80,9 +80,9 @@ def store_rows(database_url: str, many: ManySegments) -> None:
         for partition in partitions:
             cursor.execute(
                 "INSERT INTO partitions (topic_id, partition, revision, finished_segments,"
-                " finished_bytes, live_segments, live_bytes, totals_revision)"
+                " finished_bytes, live_segments, live_bytes)"
                 " VALUES (%(id)s, %(partition)s, %(revision)s, %(count)s, %(bytes)s, %(count)s,"
-                " %(bytes)s, %(revision)s)",
+                " %(bytes)s)",
                 {
                     "id": many.topic_id,
                     "partition": partition,

@@ -106,9 +106,9 @@ _TOPICS = "INSERT INTO topics (topic_id, name) SELECT DISTINCT topic_id, topic F
 
 _PARTITIONS = f"""
     INSERT INTO partitions (topic_id, partition, revision, highest_broker_leader_epoch,
-        finished_segments, finished_bytes, live_segments, live_bytes, totals_revision)
+        finished_segments, finished_bytes, live_segments, live_bytes)
     SELECT topic_id, partition, revision, {EPOCHS - 1}, count, count * {SIZE_BYTES}, count,
-        count * {SIZE_BYTES}, revision
+        count * {SIZE_BYTES}
     FROM histories CROSS JOIN LATERAL (SELECT 2 * segments + 2 * cardinality(gone) AS revision,
         segments - cardinality(gone) AS count) AS of"""
 

@@ -11,6 +11,7 @@ from services.api.errors import RemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.partitions import (
     ALL_ANOMALIES,
+    NO_SEGMENTS,
     Anomaly,
     AnomalyPage,
     AnomalyQuery,
@@ -132,8 +133,7 @@ class PartitionSummary:
         cluster_id: of the topic's cluster, as on_partition_leadership_changes first sent it; None:
             it was never sent, or an undeletion deleted it.
         known_since_ms: when the partition became known, by the database's clock.
-        totals: of its segments, at `revision`; None: an RLMM of an earlier release does not
-            send them.
+        totals: of its segments, at `revision`.
         is_held: the topic is on hold.
     """
 
@@ -144,7 +144,7 @@ class PartitionSummary:
     read_at_ms: int = 0
     cluster_id: str | None = None
     known_since_ms: int = 0
-    totals: SegmentTotals | None = None
+    totals: SegmentTotals = NO_SEGMENTS
     is_held: bool = False
 
 

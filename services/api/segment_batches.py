@@ -111,10 +111,9 @@ class SegmentScan:
         states: only these; all but DELETE_SEGMENT_FINISHED if empty.
         topic: only of topics with this name; of all if "".
         delete_states: only of partitions in one of these; of all partitions if empty.
-        partition: only of partitions of this number, which needs `topic`; of all if None. An RLMM
-            of an earlier release sends all: compare the rows' partition.
+        partition: only of partitions of this number, which needs `topic`; of all if None.
         columns: names of the SCAN_COLUMNS to read; all if empty. They come in the order of
-            SCAN_COLUMNS; an RLMM of an earlier release sends all.
+            SCAN_COLUMNS.
     """
 
     shard: int = 0

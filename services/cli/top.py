@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-from services.api.partitions import NO_SEGMENTS
 from services.api.remote_log_manager import PartitionDescription, all_descriptions
 from services.api.remote_log_metadata_manager import MAX_PAGE_SIZE, PartitionSummary, all_partitions
 from services.cli.connections import (
@@ -99,7 +98,7 @@ def topic_lines(
     """
     lines: dict[str, TopicLine] = {}
     for summary in summaries:
-        name, totals = summary.topic_id_partition.topic, summary.totals or NO_SEGMENTS
+        name, totals = summary.topic_id_partition.topic, summary.totals
         line = lines.setdefault(name, TopicLine(name))
         line.tier_bytes += totals.finished_bytes
         line.tier_segments += totals.finished_segments

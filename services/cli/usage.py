@@ -14,7 +14,7 @@ from services.api.ids import uuid_to_text
 from services.api.partitions import NO_SEGMENTS, SegmentTotals
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.cli.connections import Call, command_group, with_services
-from services.cli.output import EXIT_FAILED, CommandError, print_json, print_table
+from services.cli.output import CommandError, print_json, print_table
 from services.cli.topics import KnownTopic, chosen_topics
 from services.views.texts import size_text
 from services.workflows.tier_usage import (
@@ -106,7 +106,7 @@ def usage(
     Exit codes:
       0  shown
       2  unknown topic; nothing was shown
-      3  RLMM could not be reached, or is of a release without totals
+      3  RLMM could not be reached
     """
     if price_per_thousand_writes is not None and not ages:
         raise CommandError("--price-per-thousand-writes: requests are counted by --ages, add it")
@@ -130,10 +130,6 @@ def usage(
 def _usage_of(manager: RemoteLogMetadataManager, topic: KnownTopic) -> Usage:
     totals = NO_SEGMENTS
     for partition in topic.partitions:
-        if partition.totals is None:
-            raise CommandError(
-                "this RLMM is of an earlier release, which sends no totals; upgrade it", EXIT_FAILED
-            )
         totals += partition.totals
     owner = manager.topic_config(topic.topic_id).config.owner
     return Usage(topic.name, topic.topic_id, owner, 1, len(topic.partitions), totals)

@@ -71,7 +71,7 @@ def last_verifications(
     for topic in topics:
         totals = NO_SEGMENTS
         for partition in topic.partitions:
-            totals += partition.totals or NO_SEGMENTS
+            totals += partition.totals
         for kind in VerificationKind:
             yield Verified(topic, kind, totals, found.get((topic.topic_id, kind)))
 

@@ -135,7 +135,7 @@ def _explain(tier: Tier, viewer: Viewer, name: TopicIdPartition, found: SegmentF
     if not (viewer.may(_EVENTS, name.topic) and viewer.may(_LISTING, name.topic)):
         return {"verdict": "not explained: that needs the role auditor"}
     summary = next((s for s in summaries(tier) if s.topic_id_partition == name), None)
-    totals = NO_SEGMENTS if summary is None else summary.totals or NO_SEGMENTS
+    totals = NO_SEGMENTS if summary is None else summary.totals
     command = f"sediment explain {name.topic}-{name.partition} -- {uuid_to_text(found.id)}"
     if totals.live_segments > MAX_EXPLAINED:
         return {

@@ -56,7 +56,7 @@ class TopicFigures:
 
     def add(self, summary: PartitionSummary, described: PartitionDescription | None) -> None:
         self.partitions += 1
-        self.totals += summary.totals or NO_SEGMENTS
+        self.totals += summary.totals
         self.deleting += summary.delete_state is not None
         self.is_held |= summary.is_held
         if described is not None:
@@ -220,7 +220,7 @@ def list_partitions(
 
 
 def _partition_as_json(summary: PartitionSummary, described: PartitionDescription | None) -> Json:
-    totals = summary.totals or NO_SEGMENTS
+    totals = summary.totals
     return {
         "partition": summary.topic_id_partition.partition,
         "segments": totals.live_segments,

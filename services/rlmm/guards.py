@@ -51,8 +51,7 @@ class Partition:
     highest_broker_leader_epoch: int | None
     delete_state: str | None
     log_start_offset: int
-    totals: SegmentTotals | None
-    """None: they are not known, because a previous release changed the partition."""
+    totals: SegmentTotals
     exports: tuple[ExportPosition, ...] = ()
     """Those whose leases lasted when the partition was locked."""
 
@@ -63,9 +62,8 @@ class Partition:
         size_bytes: int,
     ) -> None:
         """Count a change of one segment's state; `before` is None for a new segment."""
-        if self.totals is not None:
-            self.totals += totals_of_segment(after, size_bytes)
-            self.totals -= totals_of_segment(before, size_bytes)
+        self.totals += totals_of_segment(after, size_bytes)
+        self.totals -= totals_of_segment(before, size_bytes)
 
 
 FROZEN_AT = select(DeploymentRow.frozen_at).scalar_subquery().label("frozen_at")

@@ -156,7 +156,7 @@ def tier_facts(rlmm: RemoteLogMetadataManager, bounds: Bounds) -> TierFacts:
     unfinished: list[PartitionSummary] = []
     marks_ms: list[int] = []
     for summary in all_partitions(rlmm, page_size=MAX_PAGE_SIZE):
-        tp, totals = summary.topic_id_partition, summary.totals or NO_SEGMENTS
+        tp, totals = summary.topic_id_partition, summary.totals
         facts.now_ms = summary.read_at_ms
         facts.partitions += 1
         facts.totals += totals
@@ -199,7 +199,7 @@ def tier_facts(rlmm: RemoteLogMetadataManager, bounds: Bounds) -> TierFacts:
 
 
 def _unfinished_of(summary: PartitionSummary) -> int:
-    totals = summary.totals or NO_SEGMENTS
+    totals = summary.totals
     return totals.live_segments - totals.finished_segments
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
-from services.api.partitions import NO_SEGMENTS, RemotePartitionDeleteState
+from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import (
     PartitionSummary,
     RemoteLogMetadataManager,
@@ -103,7 +103,7 @@ def retention_scope(
 
 
 def _live_segments(summary: PartitionSummary) -> int:
-    return (summary.totals or NO_SEGMENTS).live_segments
+    return summary.totals.live_segments
 
 
 def tasks_for(sizes: Sequence[int], parallelism: int) -> int:
@@ -344,7 +344,7 @@ def topic_sizes(rlmm: RemoteLogMetadataManager, topics: Sequence[str]) -> dict[K
         (tp.topic, str(tp.topic_id), tp.partition): (totals.live_segments, totals.live_bytes)
         for topic in topics or [""]
         for each in all_partitions(rlmm, topic=topic)
-        for tp, totals in [(each.topic_id_partition, each.totals or NO_SEGMENTS)]
+        for tp, totals in [(each.topic_id_partition, each.totals)]
     }
 
 

@@ -38,6 +38,7 @@ from services.workflows.reconcile import Reconciled, Reconciliation, Reconciliat
 from services.workflows.removal import remove_partition
 from services.workflows.segment_views import MetadataView
 from tests.contract.remote_storage_manager_contract import Files
+from tests.harness.databases import COUNT_SEGMENTS
 from tests.harness.tier import HOUR_MS, SIZE_BYTES, SmallTier, a_topic, now_ms, segment
 
 pytestmark = pytest.mark.deep
@@ -109,8 +110,7 @@ def forget(engine: Engine, metadata: RemoteLogSegmentMetadata) -> None:
                 text(f"DELETE FROM {table} WHERE segment_id = :id"),
                 {"id": metadata.remote_log_segment_id.id},
             )
-        # The totals are of the rows before.
-        connection.execute(text("UPDATE partitions SET totals_revision = totals_revision - 1"))
+        connection.execute(text(COUNT_SEGMENTS))
 
 
 def test_a_sound_tier_has_no_findings_and_stays_untouched(

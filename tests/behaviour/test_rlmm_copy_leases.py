@@ -1,4 +1,4 @@
-"""Test that leases stay valid while others change the partition, and across releases."""
+"""Test that leases stay valid while others change the partition."""
 
 import time
 from collections.abc import Iterator
@@ -8,20 +8,15 @@ from dataclasses import replace
 from uuid import uuid4
 
 import pytest
-from alembic import command
-from alembic.config import Config
 from sqlalchemy import Engine, text
 
 from services.api.calls import NO_CONTEXT, MutationOutcome
 from services.api.errors import RetriableRemoteStorageError
-from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import SegmentUpdate, UpdateOutcome
 from services.api.segment_batches import MAX_LEASE_MS, MIN_LEASE_MS
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlmm.changes.idempotency import body_digest
-from services.rlmm.database.engine import create_database_engine
-from services.rlmm.database.schema import upgrade
-from services.rlmm.database.schema_revision import MIGRATIONS
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import (
     BROKER,
@@ -30,7 +25,7 @@ from tests.contract.rlmm.segments import (
     segment,
     update_to,
 )
-from tests.harness.databases import schema_problems, waiting
+from tests.harness.databases import waiting
 from tests.harness.eventually import PATIENCE_MS, eventually
 
 TP = TopicIdPartition(uuid4(), "orders", 0)
@@ -126,56 +121,9 @@ def test_a_lease_is_judged_at_the_time_at_which_the_lock_is_had(
     assert isinstance(outcome, MutationOutcome), outcome
 
 
-def test_request_ids_are_known_again_that_the_release_before_was_asked_with() -> None:
-    """A digest is of what is written out: nothing new stands in it."""
+def test_a_lease_is_no_part_of_a_request_digest() -> None:
     reported = replace(segment(TP, 0, 9), copy_leased=True)
     assert "leased" not in repr(reported)
     assert body_digest(reported, NO_CONTEXT) == body_digest(
         replace(reported, copy_leased=False), NO_CONTEXT
     )
-
-
-# What the release before writes: it knows of no lease.
-BEGUN_BEFORE = """
-    INSERT INTO segments (topic_id, partition, segment_id, start_offset, end_offset,
-        max_timestamp_ms, leader_epochs, epoch_start_offsets, segment_size_in_bytes, txn_idx_empty,
-        state, broker_id, event_timestamp_ms, state_revision)
-    VALUES (:topic_id, 0, :segment_id, :start, :start + 9, 1, '{0}',
-        ARRAY[CAST(:start AS bigint)], 1024, true, 'COPY_SEGMENT_STARTED', 1, 1, 2)"""
-PARTITION_BEFORE = """
-    INSERT INTO topics (topic_id, name) VALUES (:topic_id, 'orders');
-    INSERT INTO partitions (topic_id, partition, revision) VALUES (:topic_id, 0, 100)"""
-
-
-def begin_as_before(engine: Engine, start: int) -> RemoteLogSegmentId:
-    segment_id = RemoteLogSegmentId(TP, uuid4())
-    values = {"topic_id": TP.topic_id, "segment_id": segment_id.id, "start": start}
-    with engine.begin() as connection:
-        connection.execute(text(BEGUN_BEFORE), values)
-    return segment_id
-
-
-@pytest.mark.deep
-def test_copies_that_the_release_before_began_have_no_lease_and_can_be_given_one(
-    empty_database_url: str,
-) -> None:
-    engine = create_database_engine(empty_database_url)
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    with engine.connect() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0003")
-    with engine.begin() as connection:
-        for statement in PARTITION_BEFORE.split(";"):
-            connection.execute(text(statement), {"topic_id": TP.topic_id})
-    early = begin_as_before(engine, 0)
-    upgrade(empty_database_url)
-    late = begin_as_before(engine, 10)
-    assert schema_problems(empty_database_url) == []
-    rlmm = SqlRemoteLogMetadataManager(engine)
-    segments = rlmm.list_remote_log_segments(TP).segments
-    assert [each.copy_leased for each in segments] == [False, False]
-    assert rlmm.renew_copy_leases([early, late], MAX_LEASE_MS, BROKER) == [None, None]
-    segments = rlmm.list_remote_log_segments(TP).segments
-    assert [each.copy_leased for each in segments] == [True, True]
-    engine.dispose()

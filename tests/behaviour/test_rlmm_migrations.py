@@ -1,12 +1,16 @@
 """Test the creation of the schema, and RLMM on an unknown schema."""
 
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, text
@@ -22,6 +26,7 @@ from services.rlmm.database.schema_revision import MIGRATIONS, known_revision
 from services.rlmm.database.tables import Base
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import segment
+from tests.harness.databases import schema_problems
 
 pytestmark = pytest.mark.deep
 
@@ -130,13 +135,46 @@ def test_the_schema_of_a_later_release_is_good_enough_and_stays(
     assert current_revision(empty_database_url) == later
 
 
+NEXT = """
+from alembic import op
+
+revision = "{next}"
+down_revision = "{known}"
+
+
+def upgrade() -> None:
+    op.execute("ALTER TABLE partitions ADD COLUMN IF NOT EXISTS next_words text")
+"""
+
+
+def test_this_release_keeps_its_data_and_works_on_the_next_schema(
+    empty_database_url: str, engine: Engine, tmp_path: Path
+) -> None:
+    upgrade(empty_database_url)
+    rlmm = SqlRemoteLogMetadataManager(engine)
+    rlmm.add_remote_log_segment_metadata(segment(TP, 0, 9))
+    shutil.copytree(MIGRATIONS, tmp_path / "migrations")
+    later = f"{int(known_revision()) + 1:04d}"
+    script = NEXT.format(next=later, known=known_revision())
+    (tmp_path / "migrations" / "versions" / f"{later}_next.py").write_text(script)
+    config = Config()
+    config.set_main_option("script_location", str(tmp_path / "migrations"))
+    with engine.connect() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+    assert current_revision(empty_database_url) == later
+    assert schema_problems(empty_database_url) == []
+    rlmm.add_remote_log_segment_metadata(segment(TP, 10, 19))
+    assert len(SqlRemoteLogMetadataManager(engine).list_remote_log_segments(TP).segments) == 2
+
+
 def test_the_schema_of_an_earlier_release_is_upgraded_first(
     empty_database_url: str, engine: Engine
 ) -> None:
     upgrade(empty_database_url)
     with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
-    with pytest.raises(RetriableRemoteStorageError, match="0001"):
+        connection.execute(text("UPDATE alembic_version SET version_num = '0000'"))
+    with pytest.raises(RetriableRemoteStorageError, match="0000"):
         SqlRemoteLogMetadataManager(engine).check()
 
 
@@ -161,10 +199,10 @@ def test_an_older_schema_takes_no_changes(
     before = SqlRemoteLogMetadataManager(engine)
     before.add_remote_log_segment_metadata(segment(TP, 0, 9))
     with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+        connection.execute(text("UPDATE alembic_version SET version_num = '0000'"))
     assert not before.is_ready(TP)
     for manager in (before, SqlRemoteLogMetadataManager(engine)):
-        with pytest.raises(RetriableRemoteStorageError, match=r"0001.*sediment db upgrade"):
+        with pytest.raises(RetriableRemoteStorageError, match=r"0000.*sediment db upgrade"):
             CHANGES[change](manager)
         assert len(manager.list_remote_log_segments(TP).segments) == 1
     with engine.begin() as connection:

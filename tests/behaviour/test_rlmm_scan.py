@@ -19,6 +19,7 @@ from services.rlmm.reads.scans import BATCH_BYTES, MEMORY_BYTES, PARTITIONS_PER_
 from tests.contract.rlmm.scans import rows_of
 from tests.contract.rlmm.segments import BROKER, DELETE_STARTED
 from tests.contract.test_rlmm_over_grpc import client_over
+from tests.harness.databases import COUNT_SEGMENTS
 from tests.harness.eventually import PATIENT, eventually
 
 TOPIC_ID = UUID("00000000-0000-4000-8000-000000000001")
@@ -69,6 +70,7 @@ def insert(
                    generate_series(0, :partitions) AS p""",
         ):
             connection.execute(text(statement), values)
+        connection.execute(text(COUNT_SEGMENTS))
 
 
 def starts_of(batches: list[SegmentBatch]) -> list[tuple[int, int]]:
@@ -118,6 +120,7 @@ def test_more_partitions_than_a_statement_reads_are_all_seen(
     insert(engine, partitions=partitions, segments=1)
     with engine.begin() as connection:  # a whole statement's partitions without any segment
         connection.execute(text("DELETE FROM segments WHERE partition BETWEEN 1 AND 1500"))
+        connection.execute(text(COUNT_SEGMENTS))
     seen = starts_of(list(rlmm.scan_remote_log_segments(SegmentScan())))
     assert seen == [(partition, 0) for partition in (0, *range(1501, partitions))]
 

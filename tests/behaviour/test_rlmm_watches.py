@@ -146,7 +146,7 @@ def reading(engine: Engine) -> Iterator[Callable[[], list[tuple[int, int]]]]:
 
 
 def write_event(connection: Connection, tp: TopicIdPartition) -> None:
-    """Write an event as RLMM of the previous release does."""
+    """Write an event in the transaction of `connection`."""
     connection.execute(
         text(
             "INSERT INTO events (topic_id, partition, revision, kind, actor, call_id, reason, "

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from uuid import uuid4
 
-import pytest
 from sqlalchemy import Engine, text
 
 from services.api.ids import TopicIdPartition
@@ -27,12 +26,11 @@ from tests.contract.rlmm.segments import (
     segment,
     update_to,
 )
-from tests.harness.databases import statements_sent
 
 TP = TopicIdPartition(uuid4(), "orders", 0)
 
 
-def totals(rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition = TP) -> SegmentTotals | None:
+def totals(rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition = TP) -> SegmentTotals:
     [found] = [each.totals for each in all_partitions(rlmm) if each.topic_id_partition == tp]
     return found
 
@@ -85,31 +83,6 @@ def test_purges_and_removal_leave_nothing(
     with engine.connect() as connection:
         stored = connection.execute(text("SELECT live_segments, live_bytes FROM partitions")).one()
     assert tuple(stored) == (0, 0)
-
-
-@pytest.fixture
-def changed_by_the_previous_release(rlmm: SqlRemoteLogMetadataManager, engine: Engine) -> None:
-    """Finish two segments; the previous release has finished one of them."""
-    finished(rlmm, TP, 0, 9, segment_size_in_bytes=5)
-    before = dict(zip(SegmentTotals.__slots__, (1, 5, 1, 5), strict=True))
-    finished(rlmm, TP, 10, 19, segment_size_in_bytes=70)
-    values = ", ".join(f"{name} = :{name}" for name in before)
-    statement = f"UPDATE partitions SET {values}, totals_revision = revision - 2"
-    with engine.begin() as connection:
-        connection.execute(text(statement), before)
-
-
-@pytest.mark.usefixtures("changed_by_the_previous_release")
-def test_totals_that_a_previous_release_left_behind_are_counted(
-    rlmm: SqlRemoteLogMetadataManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert totals(rlmm) == SegmentTotals(2, 75, 2, 75)
-    sent = statements_sent(monkeypatch)
-    finished(rlmm, TP, 20, 29, segment_size_in_bytes=100)
-    finished(rlmm, TP, 30, 39, segment_size_in_bytes=1_000)
-    counts = [each for each in sent if "count(*)" in each]
-    assert len(counts) == 1, "later changes must not count"
-    assert totals(rlmm) == SegmentTotals(4, 1_175, 4, 1_175)
 
 
 def test_a_list_of_partitions_reads_no_segments(

@@ -28,6 +28,7 @@ _STATE = """
             ORDER BY attrelid, attnum))
         FROM pg_attribute JOIN relations ON oid = attrelid),
         (SELECT md5(string_agg(format('%s', deployment), ',')) FROM deployment),
+        (SELECT count(*) FROM pg_constraint WHERE connamespace = 'public'::regnamespace),
         (SELECT count(*) FROM pg_db_role_setting WHERE setdatabase = pg_database.oid),
         (SELECT count(*) FROM pg_statistic JOIN relations ON oid = starelid),
         (SELECT deadlocks FROM pg_stat_database WHERE datid = pg_database.oid),
@@ -36,7 +37,6 @@ _STATE = """
 _END_OTHERS = """
     SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()"""
-# A test that writes rows by itself leaves totals_revision as it is.
 _WRONG_TOTALS = """
     SELECT format('%s-%s: %s', topic_id, partition, totals) FROM (
         SELECT p.topic_id, p.partition,
@@ -47,8 +47,18 @@ _WRONG_TOTALS = """
                 count(*), coalesce(sum(greatest(segment_size_in_bytes, 0)), 0))
             FROM segments AS s WHERE s.topic_id = p.topic_id AND s.partition = p.partition
                 AND state <> 'DELETE_SEGMENT_FINISHED') AS counted
-        FROM partitions AS p WHERE totals_revision = revision AND revision > 0
+        FROM partitions AS p
     ) AS of_partitions WHERE totals <> counted"""
+COUNT_SEGMENTS = """
+    UPDATE partitions AS p SET
+        (finished_segments, finished_bytes, live_segments, live_bytes) = (
+            SELECT count(*) FILTER (WHERE state = 'COPY_SEGMENT_FINISHED'),
+                coalesce(sum(segment_size_in_bytes)
+                    FILTER (WHERE state = 'COPY_SEGMENT_FINISHED'), 0),
+                count(*), coalesce(sum(segment_size_in_bytes), 0)
+            FROM segments AS s WHERE s.topic_id = p.topic_id AND s.partition = p.partition
+                AND state <> 'DELETE_SEGMENT_FINISHED')"""
+"""SQL for a test that has written rows of segments itself."""
 _DELETE_ROWS = """
     SELECT string_agg(format('DELETE FROM %I', relname), ';') FROM pg_class
     WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import psycopg
 
 from services.api.ids import TopicIdPartition, random_uuid
+from tests.harness.databases import COUNT_SEGMENTS
 
 OFFSETS_PER_SEGMENT = 100
 
@@ -74,6 +75,7 @@ def store_long_history(database_url: str, count: int) -> LongHistory:
             " (%(topic_id)s, %(partition)s, 0, %(highest)s, %(reach)s)",
             _SEGMENTS,
             _EPOCHS,
+            COUNT_SEGMENTS,
         ):
             connection.execute(statement.encode(), values)
     return history

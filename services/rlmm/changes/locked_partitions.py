@@ -11,7 +11,6 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from services.api.ids import TopicIdPartition
-from services.api.partitions import NO_SEGMENTS
 from services.api.topic_config import topic_config
 from services.rlmm.database.db import (
     JsonRow,
@@ -22,7 +21,7 @@ from services.rlmm.database.db import (
     wait_for_answers,
     when_needed,
 )
-from services.rlmm.database.rows import COUNTED, LIVE_EXPORTS, TOTALS, AnyRow, exports_of, totals_of
+from services.rlmm.database.rows import LIVE_EXPORTS, TOTALS, AnyRow, exports_of, totals_of
 from services.rlmm.guards import (
     TOPIC_FIELD,
     LockedPartition,
@@ -35,7 +34,7 @@ from services.rlmm.guards import (
 LOCK = f"""
     SELECT p.topic_id, p.partition, p.revision, p.highest_broker_leader_epoch, p.delete_state,
         p.log_start_offset, t.name, p.finished_segments, p.finished_bytes, p.live_segments,
-        p.live_bytes, p.totals_revision,
+        p.live_bytes,
         CASE WHEN p.export_positions IS NOT NULL THEN {LIVE_EXPORTS} END AS exports
     FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid, partition int)
     JOIN partitions AS p USING (topic_id, partition)
@@ -100,22 +99,12 @@ CHANGE = """
         finished_bytes = changed.finished_bytes,
         live_segments = changed.live_segments,
         live_bytes = changed.live_bytes,
-        totals_revision = changed.revision,
         changed_at = clock_timestamp()
     FROM json_to_recordset(%(rows)s) AS changed (
         topic_id uuid, partition int, revision bigint, highest_broker_leader_epoch int,
         delete_state text, log_start_offset bigint, finished_segments bigint,
         finished_bytes bigint, live_segments bigint, live_bytes bigint)
     WHERE p.topic_id = changed.topic_id AND p.partition = changed.partition"""
-
-# After all changes: no other transaction changes the segments of locked partitions.
-STORE_COUNTED = f"""
-    UPDATE partitions AS changed SET
-        {", ".join(f"{name} = counted.{name}" for name in TOTALS)},
-        totals_revision = changed.revision
-    FROM json_to_recordset(%(rows)s) AS p (topic_id uuid, partition int)
-    CROSS JOIN LATERAL ({COUNTED}) AS counted
-    WHERE changed.topic_id = p.topic_id AND changed.partition = p.partition"""
 
 # A partition is known from its first event on, and a topic from its first partition on.
 FORGET = """
@@ -205,7 +194,7 @@ class LockedPartitions:
                 row.highest_broker_leader_epoch,
                 row.delete_state,
                 row.log_start_offset,
-                totals_of(row) if row.totals_revision == row.revision else None,
+                totals_of(row),
                 exports_of(row.exports),
             )
             topic, config = partial(self._topic, row.topic_id), partial(self._config, row.topic_id)
@@ -234,9 +223,6 @@ class LockedPartitions:
         connection = self._session.connection()
         if changed:
             run(connection, CHANGE, [_changed_row(key, row) for key, row in changed.items()])
-        unknown = [key for key, row in changed.items() if row.totals is None]
-        if unknown:
-            run(connection, STORE_COUNTED, [partition_row(key) for key in unknown])
         if self._created:
             run(connection, FORGET, [partition_row(key) for key in self._created])
             topic_ids = sorted({topic_id for topic_id, _ in self._created})
@@ -244,14 +230,13 @@ class LockedPartitions:
 
 
 def _changed_row(key: PartitionKey, row: Partition) -> JsonRow:
-    known = row.totals or NO_SEGMENTS
     return {
         **partition_row(key),
         "revision": row.revision,
         "highest_broker_leader_epoch": row.highest_broker_leader_epoch,
         "delete_state": row.delete_state,
         "log_start_offset": row.log_start_offset,
-        **{name: getattr(known, name) for name in TOTALS},
+        **{name: getattr(row.totals, name) for name in TOTALS},
     }
 
 

@@ -111,32 +111,7 @@ def event_key_of(tp: TopicIdPartition, end_offset: int, broker_leader_epoch: int
 
 
 TOTALS = ("finished_segments", "finished_bytes", "live_segments", "live_bytes")
-"""Columns of `partitions`: the fields of SegmentTotals.
-
-Every change of a segment's state moves them, in one transaction. The previous release changes
-partitions without them: totals_revision is below the revision then. Such totals are counted when
-the partition is listed, and stored with its next change.
-"""
-
-COUNTED = """
-    SELECT count(*) FILTER (WHERE s.state = 'COPY_SEGMENT_FINISHED') AS finished_segments,
-        coalesce(sum(greatest(s.segment_size_in_bytes, 0))
-            FILTER (WHERE s.state = 'COPY_SEGMENT_FINISHED'), 0) AS finished_bytes,
-        count(*) AS live_segments,
-        coalesce(sum(greatest(s.segment_size_in_bytes, 0)), 0) AS live_bytes
-    FROM segments AS s
-    WHERE s.topic_id = p.topic_id AND s.partition = p.partition
-        AND s.state <> 'DELETE_SEGMENT_FINISHED'"""
-"""SQL that counts the segments of a partition `p`. An unknown size, -1, counts as 0."""
-
-COUNTED_IF_UNKNOWN = f"{COUNTED} AND p.totals_revision <> p.revision"
-"""SQL that reads no segment if the partition's totals are known."""
-
-KNOWN_OR_COUNTED = ", ".join(
-    f"CASE WHEN p.totals_revision = p.revision THEN p.{name} ELSE counted.{name} END AS {name}"
-    for name in TOTALS
-)
-"""SQL for the totals of a partition `p`, beside `counted` of COUNTED_IF_UNKNOWN."""
+"""Columns of `partitions`: the fields of SegmentTotals. Changes of segments move them."""
 
 
 def totals_of(row: AnyRow) -> SegmentTotals:

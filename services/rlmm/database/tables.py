@@ -147,15 +147,11 @@ class PartitionRow(Base):
         server_default=text("0"),
         comment="of the tier: segments below it are deleted or being deleted",
     )
-    # Of its segments; bytes are of their logs. They hold if totals_revision is the revision.
+    # Of its segments; bytes are of their logs. Every change of a segment's state moves them.
     finished_segments: Mapped[int] = mapped_column(server_default=text("0"))
     finished_bytes: Mapped[int] = mapped_column(server_default=text("0"))
     live_segments: Mapped[int] = mapped_column(server_default=text("0"))
     live_bytes: Mapped[int] = mapped_column(server_default=text("0"))
-    totals_revision: Mapped[int] = mapped_column(
-        server_default=text("0"),
-        comment="the revision at which the totals were kept; older: they must be counted",
-    )
     export_positions: Mapped[dict[str, dict[str, int]] | None] = mapped_column(
         JSONB(none_as_null=True),
         comment="next_offset and lease_until_ms of each export, by its name",
@@ -362,11 +358,6 @@ class SegmentEpochRow(Base):
     overlapped: Mapped[bool] = mapped_column(
         comment="when it or a neighbour finished, both had offsets in common"
     )
-    # Neither read nor written since schema 0008. The previous release writes it while it runs
-    # beside this one, so that only the next schema may drop it.
-    passable: Mapped[bool] = mapped_column(
-        server_default=text("false"), comment="not used since schema 0008"
-    )
 
 
 class HighestOffsetRow(Base):
@@ -430,12 +421,8 @@ class EventRow(Base):
             "to_state",
             postgresql_where=text("kind = 'PARTITION_DELETE'"),
         ),
-        # For watches. Events from before schema 0010 have no transaction id.
-        Index(
-            "transaction",
-            "transaction_id",
-            postgresql_where=text("transaction_id IS NOT NULL"),
-        ),
+        # For watches.
+        Index("transaction", "transaction_id"),
     )
 
     topic_id: Mapped[UUID] = mapped_column(primary_key=True)
@@ -461,9 +448,9 @@ class EventRow(Base):
     broker_leader_epoch: Mapped[int | None] = mapped_column(INTEGER)
     # The number of further calls that requested the same change.
     repeat_count: Mapped[int] = mapped_column(server_default=text("0"))
-    transaction_id: Mapped[int | None] = mapped_column(
+    transaction_id: Mapped[int] = mapped_column(
         server_default=text("pg_current_xact_id()::text::bigint"),
-        comment="of the transaction that wrote the event; null: before schema 0010",
+        comment="of the transaction that wrote the event",
     )
 
 

@@ -35,9 +35,8 @@ from services.rlmm.database.epoch_index import RANGE_CLASS, RANGE_CLASSES
 from services.rlmm.database.limits import Position, check_text, fitting, segment_size_bytes
 from services.rlmm.database.rows import (
     COPY_LEASED,
-    COUNTED_IF_UNKNOWN,
-    KNOWN_OR_COUNTED,
     SEGMENT_COLUMNS,
+    TOTALS,
     AnyRow,
     ms_of,
     segment_from_row,
@@ -284,17 +283,12 @@ class PartitionQuery:
 
 
 PARTITION_PAGE = f"""
-    SELECT p.topic_id, p.partition, p.revision, p.delete_state, p.marked_at, p.created_at, p.name,
-        p.cluster_id, p.is_held, clock_timestamp() AS read_at, {KNOWN_OR_COUNTED}
-    FROM (
-        SELECT p.*, t.name, t.cluster_id,
-            coalesce(t.config ->> 'sediment.hold' = 'true', false) AS is_held
-        FROM {PARTITIONS}
-        WHERE {{conditions}}
-        ORDER BY p.topic_id, p.partition LIMIT :rows
-    ) AS p
-    CROSS JOIN LATERAL ({COUNTED_IF_UNKNOWN}) AS counted
-    ORDER BY p.topic_id, p.partition"""
+    SELECT p.topic_id, p.partition, p.revision, p.delete_state, p.marked_at, p.created_at, t.name,
+        t.cluster_id, coalesce(t.config ->> 'sediment.hold' = 'true', false) AS is_held,
+        clock_timestamp() AS read_at, {", ".join(f"p.{name}" for name in TOTALS)}
+    FROM {PARTITIONS}
+    WHERE {{conditions}}
+    ORDER BY p.topic_id, p.partition LIMIT :rows"""
 
 
 def list_partitions(
