@@ -52,9 +52,7 @@ def check(
 
     \b
     Exit codes:
-      0  each service of which the file has settings would start with them
       1  one would not; each problem is named
-      2  the file cannot be read
     """
     variables = read_variables(file)
     problems = [*_problems(variables)]

@@ -181,6 +181,15 @@ Topic = Annotated[
     ),
 ]
 
+Topics = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TOPIC]...",
+        help="For example orders, or TOPIC_ID:orders if several topics have had this name. "
+        "Default: all topics.",
+    ),
+]
+
 _ADDRESS_HELP = (
     "HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT. Default: that of the running "
     "`sediment up`."

@@ -72,10 +72,6 @@ def upgrade(
 
     \b
     Exit codes:
-      0  the schema is that of this release
-      2  the URL is not that of a database
-      3  the database could not be reached, or a lock was not free in time; run
-         the command again
       4  the database refused user, password or database name; correct them
     """
     try:
@@ -130,11 +126,6 @@ def deployment_id(
     """Show the id that marks this deployment's objects.
 
     `sediment db upgrade` creates it once; RSM takes it as RSM_DEPLOYMENT_ID.
-
-    \b
-    Exit codes:
-      0  shown
-      3  the database could not be reached, or has no id yet
     """
     text = uuid_to_text(schema.deployment_id(database_url, database_password_file))
     if call.is_json:
@@ -156,9 +147,7 @@ def check(
 
     \b
     Exit codes:
-      0  the database is as expected
       1  it differs; each difference is listed
-      3  the database could not be reached
     """
     problems = schema.check_schema(database_url, database_password_file)
     if call.is_json:
@@ -204,9 +193,7 @@ def maintain(
 
     \b
     Exit codes:
-      0  done, or another maintenance is running
       1  the bucket keeps what is newer than the database, and nothing was replaced
-      3  the database or RSM could not be reached; what was purged stays purged
     """
     plan = MaintenancePlan(delete_retention_ms, events_days, anomalies_days)
     with counter() as show:

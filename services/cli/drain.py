@@ -38,9 +38,7 @@ def drain(
 
     \b
     Exit codes:
-      0  nothing is active any more, or --cancel
       1  something is active after --timeout-s; the RLM stays drained
-      3  an RLM could not be reached, or the role admin is missing
     """
     addresses = each_address(call.address("rlm"))
     with ExitStack() as stack:

@@ -202,13 +202,6 @@ def explain(
 
     Applies the rules of `sediment retention` and reads the audit trail; changes nothing. For a
     partition that was removed, pass TOPIC_ID:orders-0.
-
-    \b
-    Exit codes:
-      0  shown
-      2  the partition, segment or offset is unknown
-      3  RLMM could not be reached, or a partition changes faster than it can be
-         read
     """
     if segment and offset is not None:
         raise CommandError("SEGMENT and --offset exclude each other; pass one of the two")

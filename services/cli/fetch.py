@@ -132,11 +132,7 @@ def fetch(
 
     \b
     Exit codes:
-      0  all records were printed
       1  batches were skipped, or offsets are lost, each named on standard error
-      2  the partition is unknown, or a time is none
-      3  RLM could not be reached, the fetch failed, or the output is full; or RLM
-         does not know the partition, and RLMM could not be reached
     """
     skipped = 0
     is_marked = False

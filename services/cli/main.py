@@ -29,7 +29,7 @@ COMMANDS = {
     "reconcile": ("reconcile", "Compare the object store with the metadata."),
     "scrub": ("reconcile", "Read stored segments and verify their checksums."),
     "anomalies": ("reconcile", "List the problems that reconcile and scrub found."),
-    "verified": ("verified", "Show what was verified of each topic, and how long ago."),
+    "verified": ("verify", "Show what was verified of each topic, and how long ago."),
     "verify": ("verify", "Read a partition's segments and verify their checksums."),
     "status": ("status", "Show on one screen whether the tier is well."),
     "top": ("top", "Show topics with tier, growth and what waits, live."),
@@ -74,7 +74,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # importing rich and a Markdown parser costs 0.2 s
-    help="Tiered storage for Kafka: ship segments, read them, inspect and repair the tier.",
+    help="Tiered storage for Kafka: ship segments, read them, inspect and repair the tier.\n\n"
+    "\b\nExit codes, unless a command's own --help has others:\n"
+    "  0  done\n"
+    "  1  done in part, or there are problems; each is named\n"
+    "  2  the command line is wrong, or a name is unknown; nothing was changed\n"
+    "  3  a service failed, or a role is missing; run the command again",
 )
 
 app.callback()(choose_security)

@@ -67,13 +67,6 @@ def offsets(
 
     Special values as Kafka's ListOffsets has them: of the log as RLM serves it, tier included.
     -1 is no offset: nothing is in the tier, or no record has the time.
-
-    \b
-    Exit codes:
-      0  all offsets are shown
-      2  the partition is unknown, or a time is none
-      3  RLM could not be reached, or did not answer for the partition; or RLM
-         does not know it, and RLMM could not be reached
     """
     asked = [(special.name.lower(), int(special)) for special in SpecialTime]
     asked += [(text, time_ms(text)) for text in time or ()]

@@ -97,13 +97,6 @@ def undelete(
     """Take back a partition's mark for deletion.
 
     Possible only until its removal begins. Safe to repeat.
-
-    \b
-    Exit codes:
-      0  the partition is not marked for deletion
-      2  the partition is unknown, was removed or marked again meanwhile, or its
-         segments are already being deleted; nothing was changed
-      3  RLMM could not be reached
     """
     with call.rlmm_client() as manager, _known_all_along(topic, partition):
         found = _find_partition(manager, topic, partition)
@@ -143,13 +136,6 @@ def reset_epoch(
     For use after a broker sent a wrong one. Leaders of lower epochs are refused: one that is too
     high locks out the right leader, one that is too low admits leaders that were replaced. Shows
     the current epoch and asks for confirmation on a terminal.
-
-    \b
-    Exit codes:
-      0  the epoch is set
-      2  the partition is unknown, the change was not confirmed, or the epoch
-         changed meanwhile; nothing was changed
-      3  RLMM could not be reached
     """
     leader_epoch = None if epoch == NO_LEADER_EPOCH else epoch
     with call.rlmm_client() as manager, _known_all_along(topic, partition):
@@ -185,12 +171,6 @@ def release_export(
     """End the lease of an export: retention may pass its position.
 
     For an export that does not run any more; a running one takes a new lease. Safe to repeat.
-
-    \b
-    Exit codes:
-      0  the export keeps nothing of the partition
-      2  the partition is unknown
-      3  RLMM could not be reached
     """
     with call.rlmm_client() as manager, _known_all_along(topic, partition):
         tp = _find_partition(manager, topic, partition).topic_id_partition
@@ -214,12 +194,6 @@ def drop_history(
 
     For a partition with the problem EARLIER_HISTORY, whose broker lost its
     disk: segments of which all leader epochs are before the log's first.
-
-    \b
-    Exit codes:
-      0  they are deleted, or shown without --yes; or there are none
-      2  the partition is unknown
-      3  RSM or RLMM could not be reached, or the deletion was refused
     """
     with call.rlmm_client() as manager, _known_all_along(topic, partition):
         tp = _find_partition(manager, topic, partition).topic_id_partition

@@ -45,10 +45,7 @@ def rebuild(
 
     \b
     Exit codes:
-      0  done; each complete copy has metadata, or was left out with a reason
       1  something is damaged, refused, or only in the metadata; each is named
-      2  an option is wrong
-      3  a service failed, or a role is missing; run the command again
     """
     plan = RebuildPlan(uuid4().hex, apply, tuple(location or [0]))
     with call.tier_clients() as (store, objects, metadata):
@@ -75,11 +72,8 @@ def confirm_rebuild(
 
     \b
     Exit codes:
-      0  deletions are not frozen any more, or were not frozen
       1  a log start was refused, and deletions stay frozen; or a mark was refused,
          or the bucket's state cannot be read, and deletions begin again
-      3  a service failed, or a role is missing; run `sediment db rebuild --apply`
-         and this command again
     """
     with call.tier_clients() as (_, objects, metadata):
         kept = read_kept(objects)

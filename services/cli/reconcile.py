@@ -48,6 +48,15 @@ from services.workflows.unfinished_copies import CopyKind
 
 app = command_group()
 
+_MIB = 1024 * 1024
+
+Rate = Annotated[
+    int,
+    typer.Option(
+        min=0, metavar="BYTES_PER_S", help="Read at most this many bytes/s; 0 for no limit."
+    ),
+]
+
 
 @app.command()
 @with_services("rlmm")
@@ -139,10 +148,8 @@ def reconcile(
 
     \b
     Exit codes:
-      0  no problems, or only ones that this or a later run repairs
       1  objects are missing, complete copies have no metadata, or something
          could not be deleted
-      3  a service failed; run the command again
     """
     now_ms = time.time_ns() // 1_000_000
     plan = ReconciliationPlan(uuid4().hex, now_ms, grace_ms, delete, location or [0])
@@ -164,31 +171,23 @@ def reconcile(
 
 def _rows(done: Reconciled) -> list[tuple[object, ...]]:
     return [
-        ("objects", f"{done.objects:,}"),
-        ("segments", f"{done.segments:,}"),
-        *((kind.value, f"{done.anomalies[kind]:,}") for kind in AnomalyKind),
-        *((kind.value, f"{done.copies[kind]:,}") for kind in CopyKind),
-        ("objects deleted", f"{done.deletions.objects:,}"),
-        ("left for the next run", f"{done.deletions.left:,}"),
-        ("uploads aborted", f"{done.deletions.uploads:,}"),
-        ("deleted without an event", f"{done.deletions.unrecorded:,}"),
-        ("failures", f"{len(failures_of(done)):,}"),
+        ("objects", done.objects),
+        ("segments", done.segments),
+        *((kind.value, done.anomalies[kind]) for kind in AnomalyKind),
+        *((kind.value, done.copies[kind]) for kind in CopyKind),
+        ("objects deleted", done.deletions.objects),
+        ("left for the next run", done.deletions.left),
+        ("uploads aborted", done.deletions.uploads),
+        ("deleted without an event", done.deletions.unrecorded),
+        ("failures", len(failures_of(done))),
     ]
-
-
-_MIB = 1024 * 1024
 
 
 @app.command()
 @with_services("rsm", "rlmm")
 def scrub(
     call: Call,
-    rate: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="BYTES_PER_S", help="Read at most this many bytes/s; 0 for no limit."
-        ),
-    ] = DEFAULT_RATE_BYTES_PER_S,
+    rate: Rate = DEFAULT_RATE_BYTES_PER_S,
     part: Annotated[
         str,
         typer.Option(
@@ -212,9 +211,7 @@ def scrub(
 
     \b
     Exit codes:
-      0  every segment is as it was copied
       1  a segment is damaged or missing
-      2  an option is wrong
       3  no damage found, but something could not be read (it is named), or a
          service failed; run the command again
     """
@@ -258,13 +255,13 @@ def pace_of(bytes_per_s: int) -> Pace:
 
 def _print_scrub(done: Scrubbed) -> None:
     rows = [
-        ("segments", f"{done.segments:,}"),
-        ("verified", f"{done.verified:,}"),
-        ("damaged", f"{done.damaged:,}"),
-        *((kind.value, f"{done.anomalies[kind]:,}") for kind in SCRUB_KINDS),
-        ("not checked", f"{done.unchecked:,}"),
-        ("deleted meanwhile", f"{done.gone:,}"),
-        ("incomplete listings", f"{done.unlisted:,}"),
+        ("segments", done.segments),
+        ("verified", done.verified),
+        ("damaged", done.damaged),
+        *((kind.value, done.anomalies[kind]) for kind in SCRUB_KINDS),
+        ("not checked", done.unchecked),
+        ("deleted meanwhile", done.gone),
+        ("incomplete listings", done.unlisted),
         ("read", size_text(done.read_bytes)),
     ]
     print_table("Scrubbed", ("what", "count"), rows)

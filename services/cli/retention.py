@@ -60,13 +60,6 @@ def retention(
     """Show what retention would delete now.
 
     Changes nothing. Uses the latest report of each partition's leader, whose age is shown.
-
-    \b
-    Exit codes:
-      0  shown
-      2  a partition is unknown
-      3  RLMM could not be reached, or a partition changes faster than it can be
-         read
     """
     with call.rlmm_client() as manager:
         names = [find_partition(manager, text) for text in topic_partitions or []]

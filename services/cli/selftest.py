@@ -21,9 +21,7 @@ def selftest(call: Call) -> None:
 
     \b
     Exit codes:
-      0  every step succeeded
       1  a step failed; it is named
-      3  a service could not be reached before the first step
     """
     with call.rlmm_client() as metadata, call.rsm_clients() as (store, _):
         steps = run_selftest(metadata, store)

@@ -63,12 +63,9 @@ def ship(
 
     \b
     Exit codes:
-      0         every rolled segment is in the tier
       1         some segments are held back, some were lost before they could be
                 copied (recorded as known gaps), or one of several log
                 directories cannot be used; each is named
-      2         no log directory can be used, or one is named twice
-      3         a service stayed unreachable; run the command again
       130, 143  interrupted; run the command again
     """
     cancelled = _cancelled_by_signals()

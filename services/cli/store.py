@@ -23,10 +23,7 @@ def probe(call: Call) -> None:
 
     \b
     Exit codes:
-      0  RSM can use the store, possibly with fewer features
       1  RSM would refuse the store, or the store deletes segments by itself
-      2  the settings are invalid
-      3  the store could not be reached
     """
     start_up = _start_up()
     try:

@@ -79,10 +79,8 @@ def retention(
 
     \b
     Exit codes:
-      0  done; of a dry run: planned
       1  some segments failed; they are named, and another run may delete them
       2  refused, all or in part; another run would refuse it again
-      3  a service or Spark failed; run the command again and it continues
     """
     from spark_jobs.sweeps.retention_sweep import JOB, run
 
@@ -106,10 +104,8 @@ def removal(
 
     \b
     Exit codes:
-      0  done; of a dry run: planned
       1  some segments failed or are left; they are named, and another run may delete them
       2  refused, all or in part; another run would refuse it again
-      3  a service or Spark failed; run the command again and it continues
     """
     from spark_jobs.sweeps.partition_removal_sweep import JOB, run
 

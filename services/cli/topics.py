@@ -11,7 +11,12 @@ import typer
 from services.api.calls import MutationContext
 from services.api.errors import ConcurrentUpdateError, RemoteResourceNotFoundError
 from services.api.ids import uuid_from_text, uuid_to_text
-from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
+from services.api.partitions import (
+    NO_SEGMENTS,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+    SegmentTotals,
+)
 from services.api.remote_log_metadata_manager import (
     PartitionSummary,
     RemoteLogMetadataManager,
@@ -33,6 +38,10 @@ class KnownTopic:
     topic_id: UUID
     name: str
     partitions: list[PartitionSummary] = field(default_factory=list)
+
+    @property
+    def totals(self) -> SegmentTotals:
+        return sum((each.totals for each in self.partitions), NO_SEGMENTS)
 
     @property
     def deleting(self) -> int:
@@ -85,15 +94,7 @@ def set_topic(
         list[str] | None, typer.Option(metavar="KEY", help="Remove a setting; may be repeated.")
     ] = None,
 ) -> None:
-    """Set or unset settings of a topic; keep its others.
-
-    \b
-    Exit codes:
-      0  stored
-      2  unknown topic or setting, bad value, or settings that contradict each
-         other; nothing was changed
-      3  RLMM could not be reached
-    """
+    """Set or unset settings of a topic; keep its others."""
     changes, removed = _parsed(settings or []), unset or []
     both = sorted(set(changes) & set(removed))
     if both:

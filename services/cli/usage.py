@@ -13,7 +13,7 @@ import typer
 from services.api.ids import uuid_to_text
 from services.api.partitions import NO_SEGMENTS, SegmentTotals
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.cli.connections import Call, command_group, with_services
+from services.cli.connections import Call, Topics, command_group, with_services
 from services.cli.output import CommandError, print_json, print_table
 from services.cli.topics import KnownTopic, chosen_topics
 from services.views.texts import size_text
@@ -72,14 +72,7 @@ def _price(value: float | None) -> float | None:
 @with_services("rlmm")
 def usage(
     call: Call,
-    topics: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TOPIC]...",
-            help="For example orders, or TOPIC_ID:orders if several topics have had this name. "
-            "Default: all topics.",
-        ),
-    ] = None,
+    topics: Topics = None,
     by: Annotated[By, typer.Option(help="One row for each topic or for each owner.")] = By.TOPIC,
     ages: Annotated[
         bool,
@@ -101,12 +94,6 @@ def usage(
 
     Sizes are of logs, without indexes. The owner of a topic is its setting
     sediment.owner. Reads totals, which RLMM keeps; only --ages reads segments.
-
-    \b
-    Exit codes:
-      0  shown
-      2  unknown topic; nothing was shown
-      3  RLMM could not be reached
     """
     if price_per_thousand_writes is not None and not ages:
         raise CommandError("--price-per-thousand-writes: requests are counted by --ages, add it")
@@ -128,11 +115,8 @@ def usage(
 
 
 def _usage_of(manager: RemoteLogMetadataManager, topic: KnownTopic) -> Usage:
-    totals = NO_SEGMENTS
-    for partition in topic.partitions:
-        totals += partition.totals
     owner = manager.topic_config(topic.topic_id).config.owner
-    return Usage(topic.name, topic.topic_id, owner, 1, len(topic.partitions), totals)
+    return Usage(topic.name, topic.topic_id, owner, 1, len(topic.partitions), topic.totals)
 
 
 def _read_ages(

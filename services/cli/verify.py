@@ -1,16 +1,20 @@
-"""Verify one partition of the tier, byte for byte: `sediment verify`."""
+"""Verify a partition, and show what was verified: `sediment verify` and `sediment verified`."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Annotated
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from uuid import UUID, uuid4
 
 import typer
 
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.partitions import Anomaly, AnomalyKind
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
+from services.api.partitions import Anomaly, AnomalyKind, Verification, VerificationKind
+from services.api.remote_log_metadata_manager import (
+    RemoteLogMetadataManager,
+    all_segments,
+    all_verifications,
+)
 from services.api.remote_storage_manager import (
     CURRENT_LOCATION,
     MAX_OBJECT_SHARDS,
@@ -26,24 +30,28 @@ from services.cli.connections import (
     Call,
     Locations,
     TopicPartition,
+    Topics,
     command_group,
     find_partition,
     with_services,
 )
 from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, print_json, print_table, say
-from services.cli.reconcile import pace_of, scrub_counter
-from services.views.texts import size_text
+from services.cli.reconcile import Rate, pace_of, scrub_counter
+from services.cli.topics import KnownTopic, chosen_topics
+from services.views.partition_facts import name_as_json
+from services.views.texts import age_text, partition_text, size_text
 from services.workflows.scrub import Scrub, Scrubbed, ScrubPlan
 from services.workflows.segment_views import StoreView, store_views
 
 app = command_group()
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+_SHOWN = 10
 
 
 @dataclass(frozen=True)
 class Verified:
-    """What was found.
+    """The result for a partition.
 
     Attributes:
         missing: start offsets of finished segments without objects.
@@ -64,15 +72,7 @@ class Verified:
 @app.command()
 @with_services("rsm", "rlmm")
 def verify(
-    call: Call,
-    partition: TopicPartition,
-    rate: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="BYTES_PER_S", help="Read at most this many bytes/s; 0 for no limit."
-        ),
-    ] = 0,
-    location: Locations = None,
+    call: Call, partition: TopicPartition, rate: Rate = 0, location: Locations = None
 ) -> None:
     """Read a partition's segments and verify their checksums.
 
@@ -81,22 +81,14 @@ def verify(
 
     \b
     Exit codes:
-      0  every segment is as it was copied
       1  a segment is damaged or missing
-      2  unknown partition, or an option is wrong
       3  no damage found, but something could not be read (it is named), or a
          service failed; run the command again
     """
-    with (
-        call.tier_clients() as (store, objects, metadata),
-        scrub_counter() as show,
-    ):
+    with call.tier_clients() as (store, objects, metadata), scrub_counter() as show:
         tp = find_partition(metadata, partition)
-        plan = ScrubPlan(
-            uuid4().hex,
-            topic_ids=frozenset({tp.topic_id}),
-            locations=tuple(location or [CURRENT_LOCATION]),
-        )
+        locations = tuple(location or [CURRENT_LOCATION])
+        plan = ScrubPlan(uuid4().hex, topic_ids=frozenset({tp.topic_id}), locations=locations)
         scrub = Scrub(metadata, store, objects, plan, pace_of(rate), show)
         found = _verify(tp, plan, scrub, metadata, store, objects)
     if call.is_json:
@@ -116,22 +108,18 @@ def _verify(
 ) -> Verified:
     wanted = _finished(metadata, tp)
     listed: set[UUID] = set()
-    views = _stored(tp, plan, objects, listed)
-    done = scrub.run_over(views)
-    unlisted = [each for segment_id, each in wanted.items() if segment_id not in listed]
-    missing = [each for each in unlisted if _is_missing(store, each)]
+    done = scrub.run_over(_stored(tp, plan, objects, listed))
+    unlisted = {id: each for id, each in wanted.items() if id not in listed}
+    absent = {id for id, each in unlisted.items() if _is_missing(store, each)}
     # A segment may have been deleted since it was listed.
-    known = _finished(metadata, tp) if unlisted else {}
-    missing = [each for each in missing if each.remote_log_segment_id.id in known]
-    lost = {each.remote_log_segment_id.id for each in missing}
-    elsewhere = [
-        each.start_offset
-        for each in unlisted
-        if each.remote_log_segment_id.id in known.keys() - lost
-    ]
+    known = _finished(metadata, tp).keys() if unlisted else set()
+    missing = [id for id in unlisted if id in absent & known]
     if missing:
-        metadata.report_anomalies(list(_anomalies(tp, missing)), plan.run_id)
-    return Verified(done, [each.start_offset for each in missing], elsewhere)
+        kind = AnomalyKind.MISSING_OBJECTS
+        anomalies = [Anomaly(kind, tp.topic_id, tp.partition, id) for id in missing]
+        metadata.report_anomalies(anomalies, plan.run_id)
+    elsewhere = [each.start_offset for id, each in unlisted.items() if id in known - absent]
+    return Verified(done, [unlisted[id].start_offset for id in missing], elsewhere)
 
 
 def _finished(
@@ -156,27 +144,16 @@ def _stored(
 
 def _is_missing(store: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> bool:
     try:
-        for _ in store.fetch_index(segment, IndexType.OFFSET):
-            break
+        next(iter(store.fetch_index(segment, IndexType.OFFSET)), None)
     except RemoteResourceNotFoundError:
         return True
     return False
 
 
-def _anomalies(
-    tp: TopicIdPartition, missing: Iterable[RemoteLogSegmentMetadata]
-) -> Iterator[Anomaly]:
-    for segment in missing:
-        segment_id = segment.remote_log_segment_id.id
-        yield Anomaly(AnomalyKind.MISSING_OBJECTS, tp.topic_id, tp.partition, segment_id)
-
-
 def _as_json(tp: TopicIdPartition, found: Verified) -> dict[str, object]:
     done = found.scrubbed
     return {
-        "topic": tp.topic,
-        "topic_id": uuid_to_text(tp.topic_id),
-        "partition": tp.partition,
+        **name_as_json(tp),
         "segments": done.segments,
         "verified": done.verified,
         "damaged": done.damaged,
@@ -192,16 +169,16 @@ def _as_json(tp: TopicIdPartition, found: Verified) -> dict[str, object]:
 def _print(tp: TopicIdPartition, found: Verified) -> None:
     done = found.scrubbed
     rows = [
-        ("segments", f"{done.segments:,}"),
-        ("verified", f"{done.verified:,}"),
-        ("damaged", f"{done.damaged:,}"),
-        ("missing", f"{len(found.missing):,}"),
-        ("not checked", f"{done.unchecked:,}"),
-        ("in other locations", f"{len(found.elsewhere):,}"),
-        ("deleted meanwhile", f"{done.gone:,}"),
+        ("segments", done.segments),
+        ("verified", done.verified),
+        ("damaged", done.damaged),
+        ("missing", len(found.missing)),
+        ("not checked", done.unchecked),
+        ("in other locations", len(found.elsewhere)),
+        ("deleted meanwhile", done.gone),
         ("read", size_text(done.read_bytes)),
     ]
-    print_table(f"{tp.topic}-{tp.partition}", ("what", "count"), rows)
+    print_table(partition_text(tp), ("what", "count"), rows)
     for reason in done.reasons:
         say(reason)
     if found.missing:
@@ -211,5 +188,67 @@ def _print(tp: TopicIdPartition, found: Verified) -> None:
 
 
 def _offsets(offsets: Sequence[int]) -> str:
-    shown = ", ".join(map(str, offsets[:10]))
-    return f"{shown} and {len(offsets) - 10:,} others" if len(offsets) > 10 else shown
+    others = len(offsets) - _SHOWN
+    shown = ", ".join(map(str, offsets[:_SHOWN]))
+    return f"{shown} and {others:,} others" if others > 0 else shown
+
+
+@app.command()
+@with_services("rlmm")
+def verified(call: Call, topics: Topics = None) -> None:
+    """Show what was verified of each topic, and how long ago.
+
+    A run of reconcile or scrub is recorded when it ends. Parts of a scrub
+    count together: the age is that of the oldest part.
+    """
+    with call.rlmm_client() as manager:
+        chosen = chosen_topics(manager, topics or [])
+        last = {(each.verified.topic_id, each.kind): each for each in all_verifications(manager)}
+    now_ms = time.time_ns() // 1_000_000
+    call.show_each(
+        [
+            (each, kind, last.get((each.topic_id, kind)))
+            for each in chosen
+            for kind in VerificationKind
+        ],
+        lambda each: _verified_as_json(*each),
+        "Verified",
+        ("topic", "check", "age", "parts", "verified", "of", "size", "failed"),
+        lambda each: _verified_as_row(*each, now_ms),
+    )
+
+
+def _verified_as_json(
+    topic: KnownTopic, kind: VerificationKind, last: Verification | None
+) -> dict[str, object]:
+    described: dict[str, object] | None = None
+    if last is not None:
+        described = {**asdict(last), **asdict(last.verified)}
+        for name in ("verified", "kind", "topic", "topic_id"):
+            del described[name]
+    return {
+        "topic": topic.name,
+        "topic_id": uuid_to_text(topic.topic_id),
+        "kind": kind.value,
+        "finished_segments": topic.totals.finished_segments,
+        "finished_bytes": topic.totals.finished_bytes,
+        "last": described,
+    }
+
+
+def _verified_as_row(
+    topic: KnownTopic, kind: VerificationKind, last: Verification | None, now_ms: int
+) -> tuple[object, ...]:
+    name, check, of = topic.name, kind.value.lower(), topic.totals.finished_segments
+    if last is None:
+        return (name, check, "never", "-", 0, of, "-", 0)
+    return (
+        name,
+        check,
+        age_text(now_ms - last.ended_ms),
+        f"{last.verified_parts}/{last.parts}",
+        last.verified.verified_segments,
+        of,
+        size_text(last.verified.verified_bytes),
+        last.verified.failed_segments,
+    )

@@ -2,6 +2,12 @@
 
 from datetime import UTC, datetime
 
+from services.api.ids import TopicIdPartition
+
+
+def partition_text(name: TopicIdPartition) -> str:
+    return f"{name.topic}-{name.partition}"
+
 
 def size_text(size_bytes: int) -> str:
     """Format a size: 1536 is "1.5 KiB"."""
