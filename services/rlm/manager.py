@@ -1,7 +1,7 @@
 """Assemble the parts of the RLM of one broker.
 
     source  →  PartitionRoles  →  PartitionTasks  →  Lanes
-    (roles/partition_roles.py, roles/tasks.py, lanes.py; the poller is a source of its
+    (roles/partition_roles.py, tasks.py, lanes.py; the poller is a source of its
     own: kafka_admin/poller.py)
 
 Besides the tasks of partitions, the process has six tasks: scan the log directories, report the led
@@ -73,7 +73,7 @@ from services.rlm.roles.disabling import DisabledTopics
 from services.rlm.roles.partition_remover import RemotePartitionRemover
 from services.rlm.roles.partition_roles import PartitionRoles, PartitionSource, StaticSource
 from services.rlm.roles.stopping import TierDeletion
-from services.rlm.roles.tasks import PartitionTasks
+from services.rlm.tasks import PartitionTasks
 from services.rlm.topic_configs import TopicConfigs
 
 RoleItem = TypeVar("RoleItem", LeadershipChange, StopPartition)

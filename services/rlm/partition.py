@@ -183,7 +183,7 @@ class CopyState:
         uncopied: rolled segments that are not in the tier; zeros while copying is disabled.
         blocked: why no pass copies the partition before its role changes or RLM restarts; None if
             passes copy.
-        problem_log: logs each problem once; called by roles/tasks.py after each pass.
+        problem_log: logs each problem once; called by tasks.py after each pass.
     """
 
     problems: tuple[Problem, ...] = ()

@@ -118,7 +118,7 @@ def test_a_huge_file_for_tls_is_refused(tmp_path: Path, which: str) -> None:
 def test_a_huge_token_is_refused(tmp_path: Path) -> None:
     ca = CertificateAuthority(tmp_path).certificate
     path = huge(tmp_path / "token")
-    too_large = f"^token file {path}: cannot be read: has over 65536 bytes$"
+    too_large = f"^token file {path}: cannot be read: has over 1048576 bytes$"
     with little_memory(), pytest.raises(InvalidRequestError, match=too_large):
         open_channel("localhost:1", ClientSecurity(ca=ca, token=path))
 

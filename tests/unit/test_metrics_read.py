@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tools.reference import PREFIX, metrics_markdown
 
 TESTS = Path(__file__).parents[1]
@@ -60,6 +62,7 @@ def names(*sources: str) -> set[str]:
     return ours | {p + part + s for p in prefixes for part in parts for s in suffixes}
 
 
+@pytest.mark.deep
 def test_each_metric_is_read_by_a_test() -> None:
     found = read_names()
     unread = [m for m in metrics() if not any(m + suffix in found for suffix in SUFFIXES)]

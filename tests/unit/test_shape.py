@@ -62,6 +62,7 @@ def test_each_module_has_a_part(name: str, part: str) -> None:
     assert part_of(name) == part
 
 
+@pytest.mark.deep
 def test_folders_are_free_of_circles() -> None:
     assert circles(folder_imports()) == []
 

@@ -24,8 +24,8 @@ from services.api.topic_config import StoredTopicConfig, kept_because
 from services.common.cancellation import Flag
 from services.rlm.partition import Partition
 from services.rlm.roles.stopping import Left, TierDeletion
-from services.rlm.roles.tasks import PartitionTasks
 from services.rlm.scheduler import PassFailedError
+from services.rlm.tasks import PartitionTasks
 from services.rlm.tier import Tier
 from services.rlm.topic_configs import TopicConfigs
 from services.workflows.deletion import batches

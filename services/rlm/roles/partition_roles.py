@@ -32,7 +32,7 @@ from services.rlm.kafka_log.log_dir import LogDirectories
 from services.rlm.partition import Leadership, Partition
 from services.rlm.roles.disabling import Disabling
 from services.rlm.roles.stopping import Left, TierDeletion, outcome_of, run_steps
-from services.rlm.roles.tasks import PartitionTasks
+from services.rlm.tasks import PartitionTasks
 from services.workflows.deletion import batches
 
 _log = logging.getLogger(__name__)

@@ -234,7 +234,7 @@ PARTITION_PAGES = st.builds(
             read_at_ms=OFFSETS,
             cluster_id=st.none() | st.text("abc", max_size=5),
             known_since_ms=OFFSETS,
-            totals=st.none() | st.builds(SegmentTotals, OFFSETS, OFFSETS, OFFSETS, OFFSETS),
+            totals=st.builds(SegmentTotals, OFFSETS, OFFSETS, OFFSETS, OFFSETS),
         ),
         max_size=3,
     ).map(tuple),
