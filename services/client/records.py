@@ -1,18 +1,11 @@
 """Read and decode the records of a partition, each batch within a limit of memory."""
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
 from operator import attrgetter
-from struct import Struct
-from typing import Any
-
-from crc32c import crc32c
-from kafka.errors import CorruptRecordError
-from kafka.record import MemoryRecords
-from kafka.record.util import decode_varint
 
 from services.api.errors import RetriableRemoteStorageError, ThrottledError
 from services.api.ids import TopicIdPartition
@@ -25,15 +18,8 @@ from services.api.remote_log_manager import (
     RecordSource,
     RemoteLogManager,
 )
-from services.common.inflate import (
-    DEFAULT_LIMIT_BYTES,
-    Codec,
-    DamagedDataError,
-    InflatedTooLargeError,
-    inflate,
-)
+from services.common.inflate import DEFAULT_LIMIT_BYTES
 from services.records.batches import (
-    HEADER_BYTES,
     Batch,
     BatchError,
     Marker,
@@ -42,20 +28,17 @@ from services.records.batches import (
     walk_batches,
 )
 from services.records.committed import CommittedReader
+from services.records.decode import DecodedRecord, UnreadableRecordsError, records_of
 
 FETCH_BYTES = 1024 * 1024
 FOLLOW_WAIT_MS = 1_000
 RETRY_PAUSE_S = 1.0
 
-MAX_RECORD_HEADERS = 10_000
-"""Most headers of a record. Records are decoded one by one, so this bounds the memory of a batch.
-
-An empty header has 2 bytes in a batch and takes 80 when it is decoded, and more when it is printed.
-"""
-
-
-class TooManyHeadersError(Exception):
-    """The error if a record has more than MAX_RECORD_HEADERS."""
+_MAY_PASS = (
+    FetchError.TIERED_STORAGE_NOT_AVAILABLE,
+    FetchError.NOT_LEADER_OR_FOLLOWER,
+    FetchError.REQUEST_TIMED_OUT,
+)
 
 
 class UnreadableBatchError(Exception):
@@ -172,44 +155,35 @@ def decoded(
                 is_skipped = reader.skips(batch)
                 if batch.base_offset > offset:
                     missing = (missing or (offset,))[0], batch.base_offset - 1
+                kind = _kind_of(batch, is_skipped)
+                if is_skipped and not options.with_transactions:
+                    records: Iterable[DecodedRecord] = ()
+                elif batch.is_control:
+                    at_ms = batch.max_timestamp_ms
+                    records = (DecodedRecord(batch.base_offset, at_ms, None, None, ()),)
+                else:
+                    records = records_of(batch, options.batch_limit_bytes)
+                epoch = batch.leader_epoch
                 try:
-                    for record in _wanted(batch, is_skipped, source, options):
+                    for record in records:
                         if record.offset >= offset:
-                            if age_ms is not None or missing is not None:
-                                record = replace(record, metadata_age_ms=age_ms, missing=missing)
-                                missing = None
-                            yield record
-                except _UNREADABLE as e:
-                    unreadable(_unreadable(tp, batch, options.batch_limit_bytes, e))
+                            yield Record(*record, epoch, source, kind, age_ms, missing)
+                            missing = None
+                except UnreadableRecordsError as e:
+                    unreadable(_unreadable(tp, e))
                 offset = max(offset, batch.last_offset + 1)
         if offset >= answer.end_offset and not options.follow:
             return
 
 
-def _wanted(
-    batch: Batch, is_skipped: bool, source: RecordSource | None, options: ReadOptions
-) -> Iterator[Record]:
-    """Yield the records of a batch that the reader wants, one after another."""
-    if is_skipped and not options.with_transactions:
-        return
-    (epoch,) = _EPOCH.unpack_from(batch.data, _EPOCH_AT)
+def _kind_of(batch: Batch, is_skipped: bool) -> RecordKind:
     if batch.is_control:
-        marker = control_marker(batch)
-        kind = RecordKind.CONTROL if marker is None else _KINDS[marker]
-        at_ms = batch.max_timestamp_ms
-        yield Record(batch.base_offset, at_ms, None, None, (), epoch, source, kind)
-        return
-    kind = RecordKind.ABORTED if is_skipped else RecordKind.DATA
-    for each in _records_of(batch, options.batch_limit_bytes):
-        headers = tuple(each.headers)
-        yield Record(
-            each.offset, each.timestamp, each.key, each.value, headers, epoch, source, kind
-        )
-
-
-_EPOCH = Struct(">i")
-_EPOCH_AT = 12
-_KINDS = {Marker.COMMIT: RecordKind.COMMIT, Marker.ABORT: RecordKind.ABORT}
+        return {
+            Marker.COMMIT: RecordKind.COMMIT,
+            Marker.ABORT: RecordKind.ABORT,
+            None: RecordKind.CONTROL,
+        }[control_marker(batch)]
+    return RecordKind.ABORTED if is_skipped else RecordKind.DATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,13 +202,6 @@ class _Answer:
     end_offset: int
     throttle_time_ms: int
     metadata_age_ms: int | None
-
-
-_MAY_PASS = (
-    FetchError.TIERED_STORAGE_NOT_AVAILABLE,
-    FetchError.NOT_LEADER_OR_FOLLOWER,
-    FetchError.REQUEST_TIMED_OUT,
-)
 
 
 def _fetch(
@@ -291,9 +258,6 @@ def _fetch_once(
     return _Answer(runs, aborted, max(ends, default=-1), throttle_time_ms, age_ms)
 
 
-_UNREADABLE = (InflatedTooLargeError, TooManyHeadersError, DamagedDataError, CorruptRecordError)
-
-
 def _batches(tp: TopicIdPartition, data: bytes) -> Iterator[Batch]:
     """Read batches and check their CRCs.
 
@@ -307,100 +271,11 @@ def _batches(tp: TopicIdPartition, data: bytes) -> Iterator[Batch]:
         raise ReadFailedError(f"{reason}; `sediment scrub` checks the stored copies") from e
 
 
-_CODEC_BITS = 0x07
-
-
-def _records_of(batch: Batch, limit_bytes: int) -> Iterator[Any]:
-    """Decode the records of a batch, one after another.
-
-    kafka-python decompresses without a limit, so it gets the batch without compression.
-    """
-    codec = _codec_of(batch)
-    data = bytes(batch.data)
-    if codec is not Codec.NONE:
-        data = _uncompressed(data, inflate(codec, data[HEADER_BYTES:], limit_bytes))
-    _check_headers(data)
-    yield from MemoryRecords(data).next_batch()
-
-
-def _check_headers(data: bytes) -> None:
-    """Read the counts of headers of an uncompressed batch, before a record of it is decoded.
-
-    Numbers are read as kafka-python reads them. At a record that it refuses this check ends.
-
-    Raises:
-        TooManyHeadersError: a record has too many.
-    """
-    at = HEADER_BYTES
-    try:
-        while at < len(data):
-            length, start = decode_varint(data, at)
-            count, at = _header_count(data, start)
-            if count > MAX_RECORD_HEADERS:
-                raise TooManyHeadersError(f"a record has {count} headers")
-            if start + length < at:
-                return
-            at = start + length
-    except (IndexError, ValueError):
-        return
-
-
-def _header_count(data: bytes, at: int) -> tuple[int, int]:
-    """Read the count of headers of the record at `at`, and the position behind it."""
-    for _ in ("attributes", "timestamp", "offset"):
-        _, at = decode_varint(data, at)
-    for _ in ("key", "value"):
-        size, at = decode_varint(data, at)
-        at += max(size, 0)  # null has the size -1
-    count, at = decode_varint(data, at)
-    return int(count), int(at)
-
-
-def _codec_of(batch: Batch) -> Codec:
-    number = batch.attributes & _CODEC_BITS
-    try:
-        return Codec(number)
-    except ValueError as e:
-        raise DamagedDataError(f"unknown compression {number}") from e
-
-
-_FRONT = Struct(">qiib")
-_CRC = Struct(">I")
-_ATTRIBUTES = Struct(">h")
-_LENGTH_COUNTED_FROM = 12
-
-
-def _uncompressed(compressed: bytes, records: bytes) -> bytes:
-    """Write a batch again with `records` uncompressed, and the length and CRC of that."""
-    base_offset, _, leader_epoch, magic = _FRONT.unpack_from(compressed)
-    attributes_at = _FRONT.size + _CRC.size
-    (attributes,) = _ATTRIBUTES.unpack_from(compressed, attributes_at)
-    rest = compressed[attributes_at + _ATTRIBUTES.size : HEADER_BYTES]
-    covered = b"".join((_ATTRIBUTES.pack(attributes & ~_CODEC_BITS), rest, records))
-    length = attributes_at + len(covered) - _LENGTH_COUNTED_FROM
-    front = _FRONT.pack(base_offset, length, leader_epoch, magic)
-    return b"".join((front, _CRC.pack(crc32c(covered)), covered))
-
-
-def _unreadable(
-    tp: TopicIdPartition, batch: Batch, limit_bytes: int, error: Exception
-) -> UnreadableBatchError:
-    number = batch.attributes & _CODEC_BITS
-    codec = Codec(number).name.lower() if number in set(Codec) else f"codec {number}"
-    at = (
-        f"{tp.topic}-{tp.partition}: batch at offset {batch.base_offset} to {batch.last_offset} "
-        f"({codec}, {batch.size_bytes} bytes)"
-    )
-    if isinstance(error, InflatedTooLargeError):
-        return UnreadableBatchError(
-            f"{at} inflates to more than the limit of {limit_bytes} bytes; if you trust its "
-            "producer, raise --max-batch-bytes, or batch_limit_bytes of TierConsumer"
+def _unreadable(tp: TopicIdPartition, error: UnreadableRecordsError) -> UnreadableBatchError:
+    advice = "the CRC is valid, so the producer sent it like this"
+    if error.is_too_large:
+        advice = (
+            "if you trust its producer, raise --max-batch-bytes, or batch_limit_bytes of "
+            "TierConsumer"
         )
-    if isinstance(error, TooManyHeadersError):
-        return UnreadableBatchError(
-            f"{at} is not decoded: {error}, more than the limit of {MAX_RECORD_HEADERS}; "
-            "read it with a consumer of Kafka if you trust its producer"
-        )
-    return UnreadableBatchError(
-        f"{at} cannot be decoded: {error}; the CRC is valid, so the producer sent it like this"
-    )
+    return UnreadableBatchError(f"{tp.topic}-{tp.partition}: {error}; {advice}")

@@ -1,9 +1,19 @@
-"""Decode the records of a batch into columns, within a limit of memory."""
+"""Decode the records of a batch, within a limit of memory: the only decoder of records.
+
+    for record in records_of(batch, limit_bytes):
+        print(record.offset, record.value)
+
+`batch` is verified (`services/records/batches.py`: `walk_batches` with verify=True, or `verified`).
+A reader of columns, such as a Spark job, gathers batches with `decode` into one RecordColumns, and
+makes an Arrow batch of its lists; one that finds the fields of many records at once asks for
+`decompressed` bytes, and calls `decode` for the batches that it does not understand.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from struct import Struct
+from typing import NamedTuple
 
 from services.api.validation import INT64_MAX
 from services.common.inflate import Codec, DamagedDataError, InflatedTooLargeError, inflated
@@ -16,7 +26,6 @@ Header = tuple[str, bytes | None]
 
 _CODEC_BITS = 0x07
 _LOG_APPEND_TIME = 0x08
-_EPOCH_AT = 12
 _BASE_TIMESTAMP_AT = 27
 _COUNT_AT = 57
 _INT = Struct(">i")
@@ -25,12 +34,35 @@ _ROW_BYTES = 64
 _FEW_RECORDS = 1_000
 """So many records are decoded whatever the limit of bytes is."""
 
-_TIMED_BYTES = 32
-"""At least as many as the numbers at the beginning of a record, up to its offset, can have."""
+_MAX_LENGTH_BYTES = 10
+"""Of the number in front of a record."""
 
 
 class UnreadableRecordsError(Exception):
-    """The error if the records of a batch with a valid CRC cannot be decoded."""
+    """The error if the records of a batch with a valid CRC cannot be decoded.
+
+    Attributes:
+        is_too_large: they inflate to more than the limit.
+    """
+
+    def __init__(self, batch: Batch, reason: str, *, is_too_large: bool = False) -> None:
+        number = batch.attributes & _CODEC_BITS
+        codec = Codec(number).name.lower() if number in set(Codec) else f"codec {number}"
+        super().__init__(
+            f"batch at offset {batch.base_offset} to {batch.last_offset} "
+            f"({codec}, {batch.size_bytes} bytes) {reason}"
+        )
+        self.is_too_large = is_too_large
+
+
+class DecodedRecord(NamedTuple):
+    """A record of a batch; a key or value of None is null, which differs from empty."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
 
 
 @dataclass(slots=True)
@@ -40,7 +72,6 @@ class RecordColumns:
     Attributes:
         timestamp_types: 0 for the producer's time, 1 for that of the broker.
         headers: None for a record without any.
-        size_bytes: about what the records take in memory.
     """
 
     keys: list[bytes | None] = field(default_factory=list)
@@ -48,9 +79,8 @@ class RecordColumns:
     offsets: list[int] = field(default_factory=list)
     timestamps_ms: list[int] = field(default_factory=list)
     timestamp_types: list[int] = field(default_factory=list)
-    headers: list[list[Header] | None] = field(default_factory=list)
+    headers: list[tuple[Header, ...] | None] = field(default_factory=list)
     leader_epochs: list[int] = field(default_factory=list)
-    size_bytes: int = 0
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -59,58 +89,77 @@ class RecordColumns:
 def decode(batch: Batch, first: int, last: int, limit_bytes: int, into: RecordColumns) -> None:
     """Append the records of a verified batch from offset `first` to `last`, both inclusive.
 
-    Args:
-        limit_bytes: most bytes that the records of the batch may have, decompressed.
-
     Raises:
-        UnreadableRecordsError: they have more, or are not records.
+        UnreadableRecordsError: as `decompressed`, or they are not records.
     """
-    data = decompressed(batch, limit_bytes)
-    with _damage_named(batch, limit_bytes):
-        _append(batch, data, first, last, into)
+    _require_few_records(batch, limit_bytes)
+    before = len(into)
+    for record in records_of(batch, limit_bytes):
+        if first <= record.offset <= last:
+            into.offsets.append(record.offset)
+            into.timestamps_ms.append(record.timestamp_ms)
+            into.keys.append(record.key)
+            into.values.append(record.value)
+            into.headers.append(record.headers or None)
+    added = len(into) - before
+    into.timestamp_types += [int(_has_append_time(batch))] * added
+    into.leader_epochs += [batch.leader_epoch] * added
 
 
 def decompressed(batch: Batch, limit_bytes: int) -> bytes:
     """Return the records of a verified batch, not decoded.
 
+    Args:
+        limit_bytes: most bytes that the records may have, decompressed.
+
     Raises:
-        UnreadableRecordsError: they have more than `limit_bytes`, are damaged, or are so many that
-            they take more when they are decoded.
+        UnreadableRecordsError: they have more, are damaged, or are so many that they take more when
+            they are decoded.
     """
-    (count,) = _INT.unpack_from(batch.data, _COUNT_AT)
-    most = max(limit_bytes // _ROW_BYTES, _FEW_RECORDS)
-    if count > most:
-        raise _unreadable(
-            batch, f"has {count} records, of at most {most} for the limit of {limit_bytes} bytes"
-        )
+    _require_few_records(batch, limit_bytes)
     with _damage_named(batch, limit_bytes):
         return b"".join(_pieces(batch, limit_bytes))
 
 
-def timed_records(batch: Batch, limit_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield the time, ms, and the offset of each record of a verified batch, one after another.
+def records_of(
+    batch: Batch, limit_bytes: int, *, piecewise: bool = False
+) -> Iterator[DecodedRecord]:
+    """Decode the records of a verified batch, one after another.
 
-    Records are read as they are decompressed: however many there are, a piece of them is in memory.
+    Args:
+        piecewise: decode while decompressing, with a piece of the records in memory; a batch over
+            the limit is found behind its first records.
 
     Raises:
-        UnreadableRecordsError: they have more than `limit_bytes`, or are not records.
+        UnreadableRecordsError: they have more than `limit_bytes`, or are not records. Those before
+            the damage were yielded.
     """
-    (base_ms,) = _LONG.unpack_from(batch.data, _BASE_TIMESTAMP_AT)
     (count,) = _INT.unpack_from(batch.data, _COUNT_AT)
-    is_append_time = bool(batch.attributes & _LOG_APPEND_TIME)
-    base, last_delta = batch.base_offset, batch.last_offset - batch.base_offset
     with _damage_named(batch, limit_bytes):
         pieces = _pieces(batch, limit_bytes)
-        data, at = b"", 0
+        data, at = b"" if piecewise else b"".join(pieces), 0
         for _ in range(count):
-            while len(data) < at + _TIMED_BYTES and (piece := next(pieces, None)) is not None:
-                data, at = data[at:] + piece, max(at - len(data), 0)
+            if len(data) < at + _MAX_LENGTH_BYTES:
+                data, at = _filled(data[at:], _MAX_LENGTH_BYTES, pieces), 0
             length, begin = _varint(data, at)
-            delta_ms, delta, _ = _deltas(data, begin + 1)
-            if length < 0 or not 0 <= delta <= last_delta:
-                raise DamagedDataError(f"a record has offset {base + delta}, outside of its batch")
-            yield batch.max_timestamp_ms if is_append_time else base_ms + delta_ms, base + delta
+            if len(data) < begin + length:
+                data, begin = _filled(data[begin:], length, pieces), 0
             at = begin + length
+            if length < 0 or at > len(data):
+                raise DamagedDataError("a record is cut off")
+            yield _record(batch, data, begin, at)
+        behind_bytes = len(data) - at + sum(map(len, pieces))
+        if behind_bytes:
+            raise DamagedDataError(f"{behind_bytes} bytes follow its {count} records")
+
+
+def _require_few_records(batch: Batch, limit_bytes: int) -> None:
+    (count,) = _INT.unpack_from(batch.data, _COUNT_AT)
+    most = max(limit_bytes // _ROW_BYTES, _FEW_RECORDS)
+    if count > most:
+        raise UnreadableRecordsError(
+            batch, f"has {count} records, of at most {most} for the limit of {limit_bytes} bytes"
+        )
 
 
 @contextmanager
@@ -118,11 +167,12 @@ def _damage_named(batch: Batch, limit_bytes: int) -> Iterator[None]:
     try:
         yield
     except InflatedTooLargeError as e:
-        raise _unreadable(batch, f"inflates to more than the limit of {limit_bytes} bytes") from e
+        reason = f"inflates to more than the limit of {limit_bytes} bytes"
+        raise UnreadableRecordsError(batch, reason, is_too_large=True) from e
     except DamagedDataError as e:
-        raise _unreadable(batch, f"cannot be decoded: {e}") from e
+        raise UnreadableRecordsError(batch, f"cannot be decoded: {e}") from e
     except IndexError as e:
-        raise _unreadable(batch, "cannot be decoded: a record is cut off") from e
+        raise UnreadableRecordsError(batch, "cannot be decoded: a record is cut off") from e
 
 
 def _pieces(batch: Batch, limit_bytes: int) -> Iterator[bytes]:
@@ -137,47 +187,41 @@ def _pieces(batch: Batch, limit_bytes: int) -> Iterator[bytes]:
     return inflated(codec, data, limit_bytes)
 
 
-def _append(batch: Batch, data: bytes, first: int, last: int, into: RecordColumns) -> None:
-    (leader_epoch,) = _INT.unpack_from(batch.data, _EPOCH_AT)
-    (base_ms,) = _LONG.unpack_from(batch.data, _BASE_TIMESTAMP_AT)
-    (count,) = _INT.unpack_from(batch.data, _COUNT_AT)
-    is_append_time = bool(batch.attributes & _LOG_APPEND_TIME)
-    base, end, at, added = batch.base_offset, len(data), 0, 0
-    last_delta = batch.last_offset - base
-    for _ in range(count):
-        length, at = _varint(data, at)
-        following = at + length
-        if length < 0 or following > end:
-            raise DamagedDataError("a record is cut off")
-        delta_ms, delta, at = _deltas(data, at + 1)
-        if not 0 <= delta <= last_delta:
-            raise DamagedDataError(f"a record has offset {base + delta}, outside of its batch")
-        if not first <= base + delta <= last:
-            at = following
-            continue
-        key, at = _bytes(data, at, following)
-        value, at = _bytes(data, at, following)
-        headers: list[Header] | None = None
-        if data[at]:
-            headers, at = _headers(data, at, following)
-        else:  # no headers
-            at += 1
-        if at != following:
-            raise DamagedDataError(f"the record at offset {base + delta} has another length")
-        time_ms = batch.max_timestamp_ms if is_append_time else base_ms + delta_ms
-        if not -INT64_MAX <= time_ms <= INT64_MAX:
-            raise DamagedDataError(f"the record at offset {base + delta} has no valid timestamp")
-        into.keys.append(key)
-        into.values.append(value)
-        into.offsets.append(base + delta)
-        into.timestamps_ms.append(time_ms)
-        into.headers.append(headers)
-        added += 1
-        into.size_bytes += length + _ROW_BYTES
+def _filled(data: bytes, wanted_bytes: int, pieces: Iterator[bytes]) -> bytes:
+    """Append pieces until there are so many bytes, or no more."""
+    joined, size_bytes = [data], len(data)
+    while size_bytes < wanted_bytes and (piece := next(pieces, None)) is not None:
+        joined.append(piece)
+        size_bytes += len(piece)
+    return b"".join(joined)
+
+
+def _has_append_time(batch: Batch) -> bool:
+    return bool(batch.attributes & _LOG_APPEND_TIME)
+
+
+def _record(batch: Batch, data: bytes, begin: int, end: int) -> DecodedRecord:
+    """Decode the record from `begin`, behind its length, to `end`."""
+    delta_ms, delta, at = _deltas(data, begin + 1)
+    offset = batch.base_offset + delta
+    if not batch.base_offset <= offset <= batch.last_offset:
+        raise DamagedDataError(f"a record has offset {offset}, outside of its batch")
+    key, at = _bytes(data, at, end)
+    value, at = _bytes(data, at, end)
+    headers: tuple[Header, ...] = ()
+    if data[at]:
+        headers, at = _headers(data, at, end)
+    else:  # no headers
+        at += 1
     if at != end:
-        raise DamagedDataError(f"{end - at} bytes follow its {count} records")
-    into.timestamp_types += [int(is_append_time)] * added
-    into.leader_epochs += [leader_epoch] * added
+        raise DamagedDataError(f"the record at offset {offset} has another length")
+    if _has_append_time(batch):
+        time_ms = batch.max_timestamp_ms
+    else:
+        time_ms = _LONG.unpack_from(batch.data, _BASE_TIMESTAMP_AT)[0] + delta_ms
+        if not -INT64_MAX <= time_ms <= INT64_MAX:
+            raise DamagedDataError(f"the record at offset {offset} has no valid timestamp")
+    return DecodedRecord(offset, time_ms, key, value, headers)
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -224,13 +268,12 @@ def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     return data[at : at + length], at + length
 
 
-def _headers(data: bytes, at: int, end: int) -> tuple[list[Header] | None, int]:
+def _headers(data: bytes, at: int, end: int) -> tuple[tuple[Header, ...], int]:
     number, at = _varint(data, at)
-    if number == 0:
-        return None, at
-    if not 0 < number <= MAX_RECORD_HEADERS:
+    if not 0 <= number <= MAX_RECORD_HEADERS:
         raise DamagedDataError(
-            f"a record has {number} headers, of at most {MAX_RECORD_HEADERS} that are decoded"
+            f"a record has {number} headers, more than the limit of {MAX_RECORD_HEADERS}; read it "
+            "with a consumer of Kafka if you trust its producer"
         )
     headers: list[Header] = []
     for _ in range(number):
@@ -239,11 +282,4 @@ def _headers(data: bytes, at: int, end: int) -> tuple[list[Header] | None, int]:
             raise DamagedDataError("a header without a name")
         value, at = _bytes(data, at, end)
         headers.append((name.decode("utf-8", "replace"), value))
-    return headers, at
-
-
-def _unreadable(batch: Batch, reason: str) -> UnreadableRecordsError:
-    return UnreadableRecordsError(
-        f"the batch at offset {batch.base_offset} to {batch.last_offset} "
-        f"({batch.size_bytes} bytes) {reason}"
-    )
+    return tuple(headers), at

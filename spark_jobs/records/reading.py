@@ -108,8 +108,7 @@ def _batches(
                 continue
             if batch.size_bytes > options.max_batch_bytes:
                 raise UnreadableRecordsError(
-                    f"the batch at offset {batch.base_offset} to {batch.last_offset} has "
-                    f"{batch.size_bytes} bytes, more than the limit of {options.max_batch_bytes}"
+                    batch, f"has more than the limit of {options.max_batch_bytes} bytes"
                 )
             yield verified(window, batch)
 

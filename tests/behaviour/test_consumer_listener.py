@@ -107,7 +107,7 @@ def records_of(name: TopicIdPartition, only: set[int] | None = None) -> list[tup
         if not each.is_control:
             decode(each, 0, 2**62, 2**30, columns)
     rows = zip(columns.offsets, columns.keys, columns.values, columns.headers, strict=True)
-    found = [(offset, key, value, headers or []) for offset, key, value, headers in rows]
+    found: list[tuple[Any, ...]] = [(*row[:3], list(row[3] or ())) for row in rows]
     return [row for row in found if only is None or row[0] in only]
 
 

@@ -128,7 +128,7 @@ def test_only_one_file_of_the_product_decompresses() -> None:
         if wanted.startswith((*codecs, "kafka.record"))
     }
     product = {name for name in found if name.startswith(("services.", "spark_jobs."))}
-    assert product == {"services.common.inflate", "services.client.records"}
+    assert product == {"services.common.inflate"}
 
 
 def test_the_rules_cover_every_package() -> None:

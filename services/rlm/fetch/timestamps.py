@@ -12,7 +12,7 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 from services.api.validation import INT64_MAX
 from services.common.inflate import DEFAULT_LIMIT_BYTES
 from services.records.batches import Batch, BatchError
-from services.records.decode import UnreadableRecordsError, timed_records
+from services.records.decode import UnreadableRecordsError, records_of
 from services.records.runs import BatchRun
 from services.rlm.fetch.index_cache import damaged, unread
 from services.rlm.fetch.partition_view import DamagedLogError, PartitionView
@@ -182,10 +182,10 @@ def _first_of(
     for batch in batches:
         if batch.max_timestamp_ms < time_ms:
             continue
-        records = enumerate(timed_records(batch, DEFAULT_LIMIT_BYTES))
-        for number, (timestamp_ms, offset) in records:
-            if timestamp_ms >= time_ms and offset >= from_offset:
-                return TimedRecord(timestamp_ms, offset, batch.leader_epoch)
+        records = enumerate(records_of(batch, DEFAULT_LIMIT_BYTES, piecewise=True))
+        for number, each in records:
+            if each.timestamp_ms >= time_ms and each.offset >= from_offset:
+                return TimedRecord(each.timestamp_ms, each.offset, batch.leader_epoch)
             if number % _RECORDS_AT_ONCE == 0:
                 _require_time(wait, batch)
     return None

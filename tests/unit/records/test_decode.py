@@ -18,7 +18,7 @@ from services.records.decode import (
     RecordColumns,
     UnreadableRecordsError,
     decode,
-    timed_records,
+    records_of,
 )
 from tests.harness.parsers.of_logs import Content
 from tests.harness.synthetic_log import bomb, record_of_headers
@@ -40,7 +40,7 @@ def consumed() -> dict[tuple[str, int], list[tuple[Any, ...]]]:
                 read["leader_epoch"],
                 plain(read["key"]),
                 plain(read["value"]),
-                [(name, plain(value)) for name, value in read["headers"]] or None,
+                tuple((name, plain(value)) for name, value in read["headers"]) or None,
             )
             found.setdefault((read["topic"], read["partition"]), []).append(row)
     return found
@@ -97,7 +97,8 @@ def test_times_and_offsets_are_those_of_the_decoded_records() -> None:
                 columns = RecordColumns()
                 decode(each, 0, INT64_MAX, 64 * LIMIT_BYTES, columns)
                 expected = list(zip(columns.timestamps_ms, columns.offsets, strict=True))
-                assert list(timed_records(each, 64 * LIMIT_BYTES)) == expected
+                found = records_of(each, 64 * LIMIT_BYTES, piecewise=True)
+                assert [(r.timestamp_ms, r.offset) for r in found] == expected
 
 
 def test_times_of_many_records_are_read_in_little_memory() -> None:
@@ -105,7 +106,8 @@ def test_times_of_many_records_are_read_in_little_memory() -> None:
     assert made.size_bytes < 2_000
     tracemalloc.start()
     try:
-        assert list(islice(timed_records(made, 64 * LIMIT_BYTES), 40_000, 40_001)) == [(1000, 5)]
+        (found,) = islice(records_of(made, 64 * LIMIT_BYTES, piecewise=True), 40_000, 40_001)
+        assert (found.timestamp_ms, found.offset) == (1000, 5)
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -160,7 +162,7 @@ DAMAGED = [
         batch(0, timestamp_ms=INT64_MAX, payload=record(b"a").replace(b"\0\0", b"\0\2", 1)),
         "timestamp",
     ),
-    (batch(0, payload=record_of_headers(10_001)), "10001 headers, of at most 10000"),
+    (batch(0, payload=record_of_headers(10_001)), "10001 headers, more than the limit of 10000"),
     (batch(0, attributes=7), "unknown compression 7"),
     (batch(0, attributes=Codec.GZIP), "not valid gzip data"),
     (batch(0, attributes=Codec.ZSTD, payload=bomb(Codec.ZSTD, 16 * 1024 * 1024)), "more than the"),
