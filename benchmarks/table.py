@@ -1,4 +1,4 @@
-"""Print build/bench as the table of docs/understand/benchmarks.md: `python -m benchmarks.table`."""
+"""Print build/bench as the table of docs/run/capacity.md: `python -m benchmarks.table`."""
 
 import json
 from collections.abc import Iterator

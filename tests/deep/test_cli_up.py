@@ -35,7 +35,7 @@ from tests.harness.sediment_command import sediment
 from tests.harness.world import BUNDLED_LOG, linked_log, name_topics_anew
 
 RECORDS = BUNDLED_LOG.with_name("kafka-log.records.jsonl.gz")
-CONSUMERS_PAGE = Path(__file__).parents[2] / "docs" / "use" / "consumers.md"
+CONSUMERS_PAGE = Path(__file__).parents[2] / "docs" / "use" / "clients.md"
 SEGMENTS = 72
 PARTITIONS = 11
 Record = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]

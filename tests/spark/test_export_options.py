@@ -16,7 +16,7 @@ from tests.spark.records_reads import ServedTier
 
 pytestmark = pytest.mark.spark
 
-PAGE = Path(__file__).parents[2] / "docs" / "use" / "spark-export.md"
+PAGE = Path(__file__).parents[2] / "docs" / "use" / "spark.md"
 NEEDED = ["--rsm", "h:1", "--rlmm", "h:2", "--topic", "payments", "--table", "/t", "--plaintext"]
 
 

@@ -1,4 +1,4 @@
-"""The records source in Spark: by name, as rows and as a stream; docs/use/spark-records.md."""
+"""The records source in Spark: by name, as rows and as a stream; docs/use/spark.md."""
 
 import re
 import shutil
@@ -23,7 +23,7 @@ from tests.spark.records_reads import ServedTier, records
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "use" / "spark-records.md").read_text()
+PAGE = (ROOT / "docs" / "use" / "spark.md").read_text()
 MOST_STARTS = 5
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _METHOD = "/tieredstorage.v1.RemoteStorageManager/FetchLogSegment"

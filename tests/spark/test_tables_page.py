@@ -1,4 +1,4 @@
-"""docs/use/spark-tables.md and its notebook: columns, options, queries and cells as written."""
+"""docs/use/spark.md and its notebook: columns, options, queries and cells as written."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from tests.harness.tier import BROKER, HOUR_MS, Tier, a_topic, now_ms, segment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 DOCS = Path(__file__).parents[2] / "docs" / "use"
-PAGE = (DOCS / "spark-tables.md").read_text()
+PAGE = (DOCS / "spark.md").read_text()
 NOTEBOOK = json.loads((DOCS / "spark-tables.ipynb").read_text())
 SETUP = PAGE.partition("They need the tables as views:")[2].partition("```python\n")[2]
 QUERIES = re.findall(r"\*\*(\d+)\. ([^*]+)\*\*.*?```sql\n(.*?)```", PAGE, re.DOTALL)
