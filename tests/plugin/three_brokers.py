@@ -43,11 +43,11 @@ def running_scene(
         ways = [
             [cleanup.enter_context(TcpProxy(world.rsm.address)) for world in worlds] for _ in NODES
         ]
-        rlmms = ",".join(world.rlmm.address for world in worlds)
+        rlmms = "ipv4:" + ",".join(world.rlmm.address for world in worlds)
         settings = [
             {
                 **CLUSTER_SETTINGS,
-                **plugin_settings(jar, ",".join(way.address for way in own), rlmms),
+                **plugin_settings(jar, "ipv4:" + ",".join(way.address for way in own), rlmms),
             }
             for own in ways
         ]
