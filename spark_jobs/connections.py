@@ -17,7 +17,8 @@ from services.api.errors import (
     ThrottledError,
 )
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects
+from services.api.remote_storage_manager import RemoteStorageManager
+from services.api.segment_objects import SegmentObjects
 from services.common.client_security import NOT_CHOSEN, SecurityOptions
 from services.common.retry import wait_s
 from services.rpc.client.channel import open_channel, peer_of

@@ -18,8 +18,8 @@ from services.common.settings import ServiceSettings, VariableSettings
 from services.rlm import metrics
 from services.rlm.metrics import TopicCounter, TopicGauge
 from services.rlm.settings import RlmSettings
-from services.rlmm import verification_ages
 from services.rlmm.database import metrics as rlmm_metrics
+from services.rlmm.operations import runs
 from services.rlmm.reads import watch_reader, watches
 from services.rlmm.settings import RlmmSettings
 from services.rpc.server import access, admission, interceptor, transport
@@ -41,7 +41,7 @@ _MODULES = (
     metrics,
     watches,
     watch_reader,
-    verification_ages,
+    runs,
 )
 """Those that declare metrics."""
 

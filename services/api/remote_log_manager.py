@@ -13,6 +13,10 @@ from services.api.validation import require, require_count, require_int32, requi
 MAX_LEADERSHIP_CHANGES = 10_000
 MAX_STOPS = 1_000
 
+MAX_FETCH_BYTES = 256 * 1024 * 1024
+MAX_FETCH_PARTITIONS = 1_000
+MAX_FETCH_WAIT_MS = 60_000
+
 
 class PartitionRole(Enum):
     """The role of a broker for a partition.
@@ -169,11 +173,6 @@ def require_distinct(partitions: Iterable[TopicIdPartition], field: str) -> None
     for tp in partitions:
         require(tp not in seen, field, f"names partition {tp} twice")
         seen.add(tp)
-
-
-MAX_FETCH_BYTES = 256 * 1024 * 1024
-MAX_FETCH_PARTITIONS = 1_000
-MAX_FETCH_WAIT_MS = 60_000
 
 
 class IsolationLevel(Enum):

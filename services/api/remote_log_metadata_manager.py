@@ -9,16 +9,24 @@ from uuid import UUID
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.partitions import (
+from services.api.operations import (
     ALL_ANOMALIES,
-    NO_SEGMENTS,
     Anomaly,
     AnomalyPage,
     AnomalyQuery,
     DeletionFreeze,
+    ObjectDeletion,
+    SeenAnomaly,
+    Verification,
+    VerificationPage,
+    VerificationRun,
+    VerifiedTopic,
+    check_run_id,
+)
+from services.api.partitions import (
+    NO_SEGMENTS,
     EventPage,
     EventQuery,
-    ObjectDeletion,
     OffsetGap,
     PartitionEvent,
     PartitionReport,
@@ -26,13 +34,7 @@ from services.api.partitions import (
     PolledLog,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
-    SeenAnomaly,
     SegmentTotals,
-    Verification,
-    VerificationPage,
-    VerificationRun,
-    VerifiedTopic,
-    check_run_id,
 )
 from services.api.segment_batches import (
     MAX_BATCH,
@@ -59,6 +61,14 @@ from services.api.watches import WatchedPartition, WatchUpdate
 
 MAX_UPDATE_BATCH = MAX_BATCH
 
+DEFAULT_PAGE_SIZE = 500
+MAX_PAGE_SIZE = 2000
+MAX_REPORTS = 100
+MAX_CLUSTER_ID_LENGTH = 255
+"""In characters; Kafka's own ids have 22."""
+MAX_REPORTED_EPOCHS = 50_000
+"""Leader epochs of all reports of one call: both messages stay well below 4 MiB."""
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentUpdate:
@@ -72,10 +82,6 @@ UpdateOutcome = MutationOutcome | RemoteStorageError
 
 RenewOutcome: TypeAlias = RemoteStorageError | None
 """None: the lease was renewed."""
-
-DEFAULT_PAGE_SIZE = 500
-
-MAX_PAGE_SIZE = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +100,6 @@ class SegmentPage:
     revision: int
     not_modified: bool = False
     log_start_offset: int = 0
-
-
-MAX_REPORTS = 100
-
-MAX_CLUSTER_ID_LENGTH = 255
-"""In characters; Kafka's own ids have 22."""
-
-MAX_REPORTED_EPOCHS = 50_000
-"""Leader epochs of all reports of one call: both messages stay well below 4 MiB."""
 
 
 @dataclass(frozen=True, slots=True)

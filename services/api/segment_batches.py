@@ -16,6 +16,11 @@ from services.api.validation import require, require_int32, require_int64
 MIN_LEASE_MS = 1_000
 MAX_LEASE_MS = 3_600_000
 
+MAX_IMPORTED_EPOCHS = 50_000
+"""The most leader epochs of one SegmentImport in total."""
+CUSTOM_METADATA_BYTES_PER_IMPORT = 1024 * 1024
+"""The most custom metadata that imports_of puts into one message, well below 4 MiB."""
+
 
 def require_lease(lease_ms: int) -> None:
     """Raise InvalidRequestError if the lease is too short or too long."""
@@ -247,13 +252,6 @@ class BinnedSegments:
     segments_in_range: int
     bins: tuple[SegmentBin, ...]
     holes: tuple[OffsetRange, ...] = ()
-
-
-MAX_IMPORTED_EPOCHS = 50_000
-"""The most leader epochs of one SegmentImport in total."""
-
-CUSTOM_METADATA_BYTES_PER_IMPORT = 1024 * 1024
-"""The most custom metadata that imports_of puts into one message, well below 4 MiB."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,17 @@ from services.api.errors import InvalidRequestError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.validation import INT32_MAX, require, require_int32, require_int64
 
+MAX_SEGMENT_SIZE_IN_BYTES = INT32_MAX
+MAX_EXPORTS = 16
+"""The most live export positions of a partition."""
+MAX_EXPORT_LEASE_MS = 14 * 24 * 60 * 60 * 1000
+MAX_EXPORT_NAME_LENGTH = 256
+CUSTOM_METADATA_VERSION = 1
+CUSTOM_METADATA_FORM = struct.Struct(">BH8si5i16s")
+"""RSM's custom metadata: version, location id, attempt, size of the log, size of each index file or
+-1 if it is absent, digest of the manifest."""
+UNKNOWN_SIZE = -1
+
 
 class RemoteLogSegmentState(Enum):
     """The state of a segment (Kafka: RemoteLogSegmentState).
@@ -199,16 +210,6 @@ def segment_leader_epochs(pairs: Sequence[tuple[int, int]]) -> tuple[SegmentLead
     return tuple(SegmentLeaderEpoch(epoch, start) for epoch, start in pairs)
 
 
-MAX_SEGMENT_SIZE_IN_BYTES = INT32_MAX
-
-
-MAX_EXPORTS = 16
-"""The most live export positions of a partition."""
-
-MAX_EXPORT_LEASE_MS = 14 * 24 * 60 * 60 * 1000
-MAX_EXPORT_NAME_LENGTH = 256
-
-
 @dataclass(frozen=True, slots=True)
 class ExportPosition:
     """How far an export has read a partition; retention does not pass it while its lease lasts.
@@ -256,14 +257,6 @@ def export_that_keeps(
         return None
     behind = (export for export in exports if export.next_offset <= end_offset)
     return max(behind, key=lambda export: export.lease_until_ms, default=None)
-
-
-CUSTOM_METADATA_VERSION = 1
-CUSTOM_METADATA_FORM = struct.Struct(">BH8si5i16s")
-"""RSM's custom metadata: version, location id, attempt, size of the log, size of each index file or
--1 if it is absent, digest of the manifest."""
-
-UNKNOWN_SIZE = -1
 
 
 def indexes_size_of(custom_metadata: bytes) -> int:

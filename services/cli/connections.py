@@ -16,7 +16,8 @@ from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
 from services.api.offset_queries import OffsetService
 from services.api.remote_log_manager import RemoteLogManager, all_descriptions
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
-from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects
+from services.api.remote_storage_manager import RemoteStorageManager
+from services.api.segment_objects import SegmentObjects
 from services.cli.output import CommandError, Format, print_json, print_table
 from services.cli.security import chosen_security
 from services.common.client_security import SecurityOptions, each_address

@@ -11,7 +11,7 @@ import typer
 
 from services.api.errors import InvalidRequestError
 from services.api.ids import uuid_from_text, uuid_to_text
-from services.api.partitions import AnomalyKind, AnomalyQuery, SeenAnomaly
+from services.api.operations import AnomalyKind, AnomalyQuery, SeenAnomaly
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_anomalies
 from services.cli.connections import Call, Locations, command_group, with_services
 from services.cli.output import (

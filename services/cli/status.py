@@ -10,7 +10,7 @@ import typer
 
 from services.api.errors import NotServedError, RemoteStorageError
 from services.api.ids import uuid_to_text
-from services.api.partitions import AnomalyKind, VerificationKind
+from services.api.operations import AnomalyKind, VerificationKind
 from services.api.remote_log_manager import CopyLag
 from services.cli.connections import (
     Call,

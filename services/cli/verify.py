@@ -9,18 +9,17 @@ import typer
 
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.partitions import Anomaly, AnomalyKind, Verification, VerificationKind
+from services.api.operations import Anomaly, AnomalyKind, Verification, VerificationKind
 from services.api.remote_log_metadata_manager import (
     RemoteLogMetadataManager,
     all_segments,
     all_verifications,
 )
-from services.api.remote_storage_manager import (
+from services.api.remote_storage_manager import IndexType, RemoteStorageManager
+from services.api.segment_objects import (
     CURRENT_LOCATION,
     MAX_OBJECT_SHARDS,
-    IndexType,
     ObjectQuery,
-    RemoteStorageManager,
     SegmentObjects,
     all_segment_objects,
     shard_of,

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.api.errors import InvalidRequestError, RemoteStorageError, UnauthenticatedError
 from services.api.ids import TopicIdPartition, uuid_from_text
-from services.api.partitions import AnomalyKind
+from services.api.operations import AnomalyKind
 from services.api.segment_batches import MAX_BINS, BinQuery, SegmentAxis
 from services.common.release import release
 from services.common.reloaded_file import ReloadedFile

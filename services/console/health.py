@@ -5,7 +5,7 @@ from typing import Any
 
 from services.api.errors import NotServedError, RemoteStorageError
 from services.api.ids import uuid_to_text
-from services.api.partitions import AnomalyKind, AnomalyQuery
+from services.api.operations import AnomalyKind, AnomalyQuery
 from services.api.remote_log_manager import CopyLag
 from services.api.remote_log_metadata_manager import all_verifications
 from services.console.access import Viewer

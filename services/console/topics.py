@@ -17,6 +17,14 @@ from services.console.access import Viewer
 from services.console.tier import Tier
 from services.views.tier import problem_text
 
+_ORDERS = {
+    "name": lambda topic: topic.name,
+    "tier": lambda topic: (-topic.totals.live_bytes, topic.name),
+    "local": lambda topic: (-topic.local_bytes, topic.name),
+    "lag": lambda topic: (-topic.lag_bytes, -topic.lag_segments, topic.name),
+}
+ORDERS = frozenset(_ORDERS)
+
 Json = dict[str, Any]
 
 LISTING_AGE_S = 1.0
@@ -65,15 +73,6 @@ class TopicFigures:
             self.lag_bytes += described.pending_size_bytes
             self.lag_segments += described.pending_segments
             self.problems += len(described.problems)
-
-
-_ORDERS = {
-    "name": lambda topic: topic.name,
-    "tier": lambda topic: (-topic.totals.live_bytes, topic.name),
-    "local": lambda topic: (-topic.local_bytes, topic.name),
-    "lag": lambda topic: (-topic.lag_bytes, -topic.lag_segments, topic.name),
-}
-ORDERS = frozenset(_ORDERS)
 
 
 @dataclass(frozen=True, slots=True)

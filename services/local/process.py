@@ -33,6 +33,9 @@ CANDIDATES = range(10_000, 22_768)
 PORT_FILE = "ports"
 """Where a server's directory keeps the ports of its last start."""
 
+GRACE_S = 2.0
+_GUARD_POLL_S = 0.05
+
 
 class HeldPorts:
     """Hold free ports, each with its gRPC twin, so that a stopped server keeps its ports.
@@ -102,8 +105,6 @@ def _hold(held: ExitStack, port: int, *, reuse: bool = False) -> bool:
     return True
 
 
-GRACE_S = 2.0
-_GUARD_POLL_S = 0.05
 _making = Lock()
 
 

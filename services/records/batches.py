@@ -19,6 +19,19 @@ from services.common.bounded_file import open_regular
 
 READ_AHEAD_BYTES = 1024 * 1024
 
+HEADER_BYTES = 61
+MAX_BATCH_BYTES = 128 * 1024 * 1024
+"""The longest batch that is read whole, into memory; headers are read of longer ones, too."""
+_HEADER = Struct(">qiibIhiqqqhii")
+LENGTH_COUNTED_FROM = 12
+_CRC = Struct(">I")
+_CRC_AT = 17
+CRC_COVERS_FROM = 21
+_MAGIC_AT = 16
+MAGIC = 2
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+
 
 class BatchError(Exception):
     """The error if the bytes at a position are not the expected record batch.
@@ -167,22 +180,6 @@ class StreamWindow:
                 reopened = True
         self._start = position
         self._data = pieces[-1] if have == len(pieces[-1]) else memoryview(b"".join(pieces))
-
-
-HEADER_BYTES = 61
-
-MAX_BATCH_BYTES = 128 * 1024 * 1024
-"""The longest batch that is read whole, into memory; headers are read of longer ones, too."""
-
-_HEADER = Struct(">qiibIhiqqqhii")
-LENGTH_COUNTED_FROM = 12
-_CRC = Struct(">I")
-_CRC_AT = 17
-CRC_COVERS_FROM = 21
-_MAGIC_AT = 16
-MAGIC = 2
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
 
 
 class Batch(NamedTuple):

@@ -10,6 +10,15 @@ from crc32c import crc32c
 OFFSET_ENTRY = Struct(">ii")
 TIME_ENTRY = Struct(">qi")
 
+ABORTED_TXN_BYTES = 34
+_ABORTED_TXN = Struct(">hqqqq")
+_PREFIX = Struct(">hIi")
+_ENTRY = Struct(">qhiqiqiq")
+_CRC_COVERS_FROM = 6
+_SNAPSHOT_VERSION = 1
+EMPTY_PRODUCER_SNAPSHOT = _PREFIX.pack(_SNAPSHOT_VERSION, crc32c(bytes(4)), 0)
+"""What Kafka writes for a log without producer ids (ProducerStateManager.writeSnapshot)."""
+
 
 class OffsetIndex:
     """Find the position in a segment at which to start reading for an offset.
@@ -107,10 +116,6 @@ def _time_entry(time_index: bytes, number: int) -> tuple[int, int]:
     return max_timestamp_ms, relative
 
 
-ABORTED_TXN_BYTES = 34
-_ABORTED_TXN = Struct(">hqqqq")
-
-
 class AbortedTxn(NamedTuple):
     """The entry of a transaction index; offsets are inclusive, the last one is the marker's."""
 
@@ -137,15 +142,6 @@ def parse_aborted_txns(data: bytes) -> list[AbortedTxn]:
             raise ValueError(f"entry of version {version}")
         entries.append(AbortedTxn(*fields))
     return entries
-
-
-_PREFIX = Struct(">hIi")
-_ENTRY = Struct(">qhiqiqiq")
-_CRC_COVERS_FROM = 6
-_SNAPSHOT_VERSION = 1
-
-EMPTY_PRODUCER_SNAPSHOT = _PREFIX.pack(_SNAPSHOT_VERSION, crc32c(bytes(4)), 0)
-"""What Kafka writes for a log without producer ids (ProducerStateManager.writeSnapshot)."""
 
 
 def open_transactions(snapshot: bytes) -> dict[int, int]:

@@ -9,9 +9,9 @@ from services.rlmm.database.engine import create_database_engine
 from services.rlmm.database.metrics import publish_connections
 from services.rlmm.database.traced_statements import trace_statements
 from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rlmm.operations.runs import VerificationAges
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rlmm.settings import RlmmSettings
-from services.rlmm.verification_ages import VerificationAges
 from services.rpc.server.server import Service, serve
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 

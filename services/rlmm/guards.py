@@ -21,12 +21,8 @@ from services.api.errors import (
     SegmentAlreadyExistsError,
 )
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.partitions import (
-    DeletionFreeze,
-    RemotePartitionDeleteState,
-    SegmentTotals,
-    totals_of_segment,
-)
+from services.api.operations import DeletionFreeze
+from services.api.partitions import RemotePartitionDeleteState, SegmentTotals, totals_of_segment
 from services.api.segments import (
     ExportPosition,
     RemoteLogSegmentMetadataUpdate,
@@ -39,6 +35,22 @@ from services.rlmm.database.rows import AnyRow, ms_of
 from services.rlmm.database.tables import NOW, DeploymentRow, PartitionRow, TopicRow
 
 _log = logging.getLogger(__name__)
+
+FROZEN_AT = select(DeploymentRow.frozen_at).scalar_subquery().label("frozen_at")
+"""When a rebuild froze all deletions; null if they are not frozen."""
+_BEING_REMOVED = (
+    RemotePartitionDeleteState.DELETE_PARTITION_STARTED.value,
+    RemotePartitionDeleteState.DELETE_PARTITION_FINISHED.value,
+)
+"""States in which no retention rule applies any more. A mark alone may be removed again."""
+MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
+FINISHED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
+TOPIC_FIELD = "topic_id_partition.topic"
+COPY_STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+COPY_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 
 @dataclass(slots=True)
@@ -64,16 +76,6 @@ class Partition:
         """Count a change of one segment's state; `before` is None for a new segment."""
         self.totals += totals_of_segment(after, size_bytes)
         self.totals -= totals_of_segment(before, size_bytes)
-
-
-FROZEN_AT = select(DeploymentRow.frozen_at).scalar_subquery().label("frozen_at")
-"""When a rebuild froze all deletions; null if they are not frozen."""
-
-_BEING_REMOVED = (
-    RemotePartitionDeleteState.DELETE_PARTITION_STARTED.value,
-    RemotePartitionDeleteState.DELETE_PARTITION_FINISHED.value,
-)
-"""States in which no retention rule applies any more. A mark alone may be removed again."""
 
 
 def require_owner_may_delete(
@@ -136,14 +138,6 @@ def _check_no_hold(topic: str, config: TopicConfig) -> None:
         )
 
 
-MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
-STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
-FINISHED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
-
-
-TOPIC_FIELD = "topic_id_partition.topic"
-
-
 def check_topic_name(tp: TopicIdPartition, name: str, field: str = TOPIC_FIELD) -> None:
     """Raise InvalidRequestError, naming `field`, if the topic's name is not `name`.
 
@@ -195,12 +189,6 @@ def raise_leader_epoch(partition: Partition, broker_leader_epoch: int | None) ->
         return False
     partition.highest_broker_leader_epoch = broker_leader_epoch
     return True
-
-
-COPY_STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
-COPY_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
-DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 
 class LockedPartition:

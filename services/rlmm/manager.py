@@ -10,25 +10,27 @@ from sqlalchemy import Engine
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.partitions import (
+from services.api.operations import (
     ALL_ANOMALIES,
-    GAP_KINDS,
     Anomaly,
     AnomalyPage,
     AnomalyQuery,
     DeletionFreeze,
+    ObjectDeletion,
+    VerificationPage,
+    VerificationRun,
+    VerifiedTopic,
+)
+from services.api.partitions import (
+    GAP_KINDS,
     EventPage,
     EventQuery,
-    ObjectDeletion,
     OffsetGap,
     PartitionReport,
     PartitionState,
     PolledLog,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
-    VerificationPage,
-    VerificationRun,
-    VerifiedTopic,
 )
 from services.api.remote_log_metadata_manager import (
     MAX_REPORTED_EPOCHS,
@@ -95,6 +97,7 @@ from services.rlmm.guards import (
     require_owner_may_delete,
 )
 from services.rlmm.operations import anomalies as anomaly_rows
+from services.rlmm.operations import runs as run_rows
 from services.rlmm.reads import listings, lookups, segment_bins
 from services.rlmm.reads.listings import SegmentQuery
 from services.rlmm.reads.lookups import find_segments
@@ -449,28 +452,28 @@ class SqlRemoteLogMetadataManager:
         )
 
     def report_verification(self, run: VerificationRun, topics: Sequence[VerifiedTopic]) -> None:
-        anomaly_rows.check_verification(run, topics)
+        run_rows.check_verification(run, topics)
         self._transactions.change(
-            lambda session: anomaly_rows.report_verification(session, run, topics)
+            lambda session: run_rows.report_verification(session, run, topics)
         )
 
     def list_verifications(
         self, topic: str = "", *, page_size: int = 0, page_token: str = ""
     ) -> VerificationPage:
         limit = limits.page_limit(page_size)
-        after = limits.decode(anomaly_rows.verifications_fingerprint(topic), page_token)
+        after = limits.decode(run_rows.verifications_fingerprint(topic), page_token)
         return self._transactions.read(
-            lambda connection: anomaly_rows.list_verifications(
+            lambda connection: run_rows.list_verifications(
                 connection, topic, limit=limit, after=after
             )
         )
 
     def report_sweep_run(self, record: SweepRecord) -> None:
-        anomaly_rows.check_sweep(record)
-        self._transactions.change(lambda session: anomaly_rows.report_sweep(session, record))
+        run_rows.check_sweep(record)
+        self._transactions.change(lambda session: run_rows.report_sweep(session, record))
 
     def list_sweep_runs(self) -> list[RecordedSweep]:
-        return self._transactions.read(anomaly_rows.list_sweeps)
+        return self._transactions.read(run_rows.list_sweeps)
 
     def record_object_deletions(
         self,

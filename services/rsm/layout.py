@@ -11,12 +11,7 @@ from uuid import UUID
 
 from services.api.errors import CorruptSegmentError, InvalidRequestError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.remote_storage_manager import (
-    DIGEST_CHUNK_BYTES,
-    FileDigest,
-    IndexType,
-    LogDigest,
-)
+from services.api.remote_storage_manager import DIGEST_CHUNK_BYTES, FileDigest, IndexType, LogDigest
 from services.api.segments import (
     CUSTOM_METADATA_FORM,
     CUSTOM_METADATA_VERSION,

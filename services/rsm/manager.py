@@ -8,8 +8,8 @@ from services.api.remote_storage_manager import (
     IndexType,
     LogSegmentData,
     OpenedLogSegment,
-    SegmentObjects,
 )
+from services.api.segment_objects import SegmentObjects
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import require, within
 from services.rsm.active_copies import ActiveCopies, Waiter

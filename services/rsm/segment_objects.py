@@ -17,11 +17,11 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
 )
-from services.api.remote_storage_manager import (
+from services.api.remote_storage_manager import CopyDigests
+from services.api.segment_objects import (
     CURRENT_LOCATION,
     MAX_OBJECT_SHARDS,
     MAX_OBJECTS,
-    CopyDigests,
     MultipartUpload,
     ObjectLocation,
     ObjectPage,

@@ -5,7 +5,8 @@ from typing import Protocol
 
 import grpc
 
-from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects
+from services.api.remote_storage_manager import RemoteStorageManager
+from services.api.segment_objects import SegmentObjects
 from services.api.validation import within
 from services.rpc.converters import storage as convert
 from services.rpc.converters.fields import items_from_proto, require_set

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from services.api.remote_storage_manager import SegmentObjectKind, SegmentObjectName, StoredManifest
+from services.api.segment_objects import SegmentObjectKind, SegmentObjectName, StoredManifest
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.workflows.segment_views import StoreView
 

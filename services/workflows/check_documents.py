@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from services.api.partitions import AnomalyKind
+from services.api.operations import AnomalyKind
 from services.workflows.reconcile import Reconciled, ReconciliationPlan
 from services.workflows.scrub import Scrubbed, ScrubPlan
 from services.workflows.unfinished_copies import CopyKind

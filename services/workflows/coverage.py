@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from services.api.partitions import MAX_VERIFIED_TOPICS, VerificationRun, VerifiedTopic
+from services.api.operations import MAX_VERIFIED_TOPICS, VerificationRun, VerifiedTopic
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.workflows.deletion import batches

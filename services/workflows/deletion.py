@@ -13,23 +13,22 @@ from services.api.errors import (
     RemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.partitions import Anomaly, AnomalyKind, AnomalyQuery, ObjectDeletion
+from services.api.operations import Anomaly, AnomalyKind, AnomalyQuery, ObjectDeletion
 from services.api.remote_log_metadata_manager import (
     MAX_UPDATE_BATCH,
     RemoteLogMetadataManager,
     SegmentUpdate,
     all_anomalies,
 )
-from services.api.remote_storage_manager import (
-    MAX_DELETE_BATCH,
+from services.api.remote_storage_manager import MAX_DELETE_BATCH, RemoteStorageManager
+from services.api.retention import Deletion
+from services.api.segment_objects import (
     MultipartUpload,
     ObjectToDelete,
-    RemoteStorageManager,
     SegmentObject,
     SegmentObjectKind,
     SegmentObjects,
 )
-from services.api.retention import Deletion
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -43,6 +42,11 @@ UNKNOWN_BROKER = -1
 _STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 T = TypeVar("T")
+
+MAX_DELETIONS = 100_000
+"""The most objects that one run deletes, and the most uploads; the next run deletes the rest."""
+_AT_ONCE = 300
+"""Objects in one batch; manifests are compared with the store one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,13 +238,6 @@ def _batches(items: Sequence[T], size: int) -> Iterator[list[T]]:
     rest = iter(items)
     while batch := list(islice(rest, size)):
         yield batch
-
-
-MAX_DELETIONS = 100_000
-"""The most objects that one run deletes, and the most uploads; the next run deletes the rest."""
-
-_AT_ONCE = 300
-"""Objects in one batch; manifests are compared with the store one by one."""
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from services.api.errors import (
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.remote_storage_manager import SegmentObjects
+from services.api.segment_objects import SegmentObjects
 from services.api.topic_config import topic_config
 from services.common.inflate import (
     Codec,

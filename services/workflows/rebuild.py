@@ -18,23 +18,23 @@ from services.api.errors import (
     ThrottledError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.partitions import MAX_DETAIL_LENGTH, DeletionFreeze, EventQuery
+from services.api.operations import MAX_DETAIL_LENGTH, DeletionFreeze
+from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import (
     RemoteLogMetadataManager,
     SegmentUpdate,
     all_events,
     all_segments,
 )
-from services.api.remote_storage_manager import (
+from services.api.remote_storage_manager import IndexType, RemoteStorageManager
+from services.api.segment_batches import MAX_BATCH, SegmentImport, imports_of
+from services.api.segment_objects import (
     CURRENT_LOCATION,
-    IndexType,
     ObjectQuery,
-    RemoteStorageManager,
     SegmentObjects,
     StoredManifest,
     all_segment_objects,
 )
-from services.api.segment_batches import MAX_BATCH, SegmentImport, imports_of
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from services.api.deployment_state import KeptTopic
 from services.api.errors import CorruptSegmentError
 from services.api.ids import uuid_to_text
-from services.api.partitions import DeletionFreeze
+from services.api.operations import DeletionFreeze
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.remote_storage_manager import SegmentObjects
+from services.api.segment_objects import SegmentObjects
 from services.workflows.deployment_state import (
     Head,
     PutBack,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import UUID
 
-from services.api.partitions import DeletionFreeze
+from services.api.operations import DeletionFreeze
 
 
 class DifferenceKind(StrEnum):

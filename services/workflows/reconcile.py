@@ -15,7 +15,7 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.partitions import (
+from services.api.operations import (
     MAX_ANOMALIES,
     MAX_DETAIL_LENGTH,
     Anomaly,
@@ -24,11 +24,10 @@ from services.api.partitions import (
     VerificationRun,
 )
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
-from services.api.remote_storage_manager import (
+from services.api.remote_storage_manager import IndexType, RemoteStorageManager
+from services.api.segment_objects import (
     CURRENT_LOCATION,
-    IndexType,
     ObjectQuery,
-    RemoteStorageManager,
     SegmentObject,
     SegmentObjects,
     all_multipart_uploads,

@@ -13,7 +13,7 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
 )
-from services.api.partitions import (
+from services.api.operations import (
     MAX_DETAIL_LENGTH,
     MAX_PARTS,
     Anomaly,
@@ -22,11 +22,11 @@ from services.api.partitions import (
     VerificationRun,
 )
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.remote_storage_manager import (
+from services.api.remote_storage_manager import RemoteStorageManager
+from services.api.segment_objects import (
     CURRENT_LOCATION,
     ObjectLocation,
     ObjectQuery,
-    RemoteStorageManager,
     SegmentObject,
     SegmentObjects,
     StoredManifest,

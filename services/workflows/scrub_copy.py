@@ -13,8 +13,8 @@ from services.api.remote_storage_manager import (
     IndexType,
     LogDigest,
     RemoteStorageManager,
-    SegmentObjectKind,
 )
+from services.api.segment_objects import SegmentObjectKind
 from services.api.segments import RemoteLogSegmentMetadata
 
 READ_BYTES = 8 * 1024 * 1024

@@ -15,14 +15,15 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.partitions import MAX_DETAIL_LENGTH, AnomalyKind, EventQuery
+from services.api.operations import MAX_DETAIL_LENGTH, AnomalyKind
+from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import (
     RemoteLogMetadataManager,
     all_events,
     all_partitions,
     segments_by_id,
 )
-from services.api.remote_storage_manager import (
+from services.api.segment_objects import (
     SegmentObject,
     SegmentObjectKind,
     SegmentObjectName,
@@ -36,6 +37,10 @@ from services.api.segments import (
     RemoteLogSegmentState,
     indexes_size_of,
 )
+
+_DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+_FEW = 20
+"""RLMM searches the events of fewer segments; for more it sends the whole audit trail."""
 
 PartitionKey: TypeAlias = tuple[UUID, int]
 """Topic id and partition; object keys have no topic name."""
@@ -149,10 +154,6 @@ def _orphans(objects: Sequence[SegmentObject], detail: str) -> Problem:
 
 
 Rows: TypeAlias = dict[UUID, RemoteLogSegmentMetadata]
-_DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
-
-_FEW = 20
-"""RLMM searches the events of fewer segments; for more it sends the whole audit trail."""
 
 
 class MetadataView:

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from services.api.remote_storage_manager import (
+from services.api.segment_objects import (
     ObjectLocation,
     ObjectQuery,
     SegmentObject,

@@ -9,9 +9,10 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from services.api.partitions import Anomaly, AnomalyKind
+from services.api.operations import Anomaly, AnomalyKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects, shard_of
+from services.api.remote_storage_manager import RemoteStorageManager
+from services.api.segment_objects import SegmentObjects, shard_of
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.workflows.coverage import COUNTS, Coverage, Outcome
 from services.workflows.deletion import Orphan

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from services.api.remote_storage_manager import (
+from services.api.segment_objects import (
     ObjectLocation,
     ObjectQuery,
     SegmentObject,

@@ -7,8 +7,8 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.api.partitions import MAX_PARTS
-from services.api.remote_storage_manager import CURRENT_LOCATION, require_location_id
+from services.api.operations import MAX_PARTS
+from services.api.segment_objects import CURRENT_LOCATION, require_location_id
 from services.api.validation import require
 from services.workflows.reconcile import DEFAULT_GRACE_MS
 from services.workflows.scrub import DEFAULT_RATE_BYTES_PER_S, parse_part

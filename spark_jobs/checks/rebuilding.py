@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from services.api.errors import RemoteStorageError
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects
+from services.api.remote_storage_manager import RemoteStorageManager
+from services.api.segment_objects import SegmentObjects
 from services.workflows.rebuild import (
     NO_CHANGES,
     READERS,

@@ -6,7 +6,7 @@ from threading import Event
 
 import pyarrow as pa
 
-from services.api.partitions import AnomalyKind
+from services.api.operations import AnomalyKind
 from services.workflows.check_documents import SCRUB_KINDS
 from services.workflows.coverage import COUNTS, Coverage, verified_of
 from services.workflows.scrub import Pace, Scrub, Scrubbed, ScrubPlan

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.remote_storage_manager import (
+from services.api.segment_objects import (
     MAX_OBJECT_SHARDS,
     ObjectQuery,
     SegmentObjects,

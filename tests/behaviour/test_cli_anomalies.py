@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from services.api.ids import TopicIdPartition, random_uuid, uuid_to_text
-from services.api.partitions import Anomaly, AnomalyKind
+from services.api.operations import Anomaly, AnomalyKind
 from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.local.postgres import EmbeddedPostgres
 from tests.harness.processes import RlmmProcess, running_rlmm

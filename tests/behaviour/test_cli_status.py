@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from services.api.errors import NotServedError, PermissionDeniedError, RemoteStorageError
-from services.api.partitions import (
+from services.api.operations import (
     Anomaly,
     AnomalyKind,
     VerificationKind,

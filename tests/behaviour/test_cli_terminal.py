@@ -12,7 +12,7 @@ import pytest
 
 from services.api.calls import MutationContext
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.partitions import Anomaly, AnomalyKind
+from services.api.operations import Anomaly, AnomalyKind
 from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.local.postgres import EmbeddedPostgres
 from services.local.process import free_ports

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from services.api.ids import uuid_to_text
-from services.api.partitions import VerificationKind, VerificationRun, VerifiedTopic
+from services.api.operations import VerificationKind, VerificationRun, VerifiedTopic
 from services.rsm.backends.filesystem import FilesystemStorage
 from tests.contract.rlmm.segments import finished
 from tests.harness import served_fixtures

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from services.api.remote_storage_manager import ObjectQuery
 from services.api.roles import Role
+from services.api.segment_objects import ObjectQuery
 from services.local.certificates import Certificate
 from services.local.stack import ServiceProcess
 from services.rpc.client.channel import open_channel

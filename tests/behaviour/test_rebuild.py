@@ -17,8 +17,8 @@ from services.api.errors import DeletionRefusedError, RetriableRemoteStorageErro
 from services.api.ids import TopicIdPartition
 from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import all_anomalies, all_events, all_partitions
-from services.api.remote_storage_manager import ObjectQuery, all_segment_objects
 from services.api.segment_batches import ImportedSegments, SegmentImport
+from services.api.segment_objects import ObjectQuery, all_segment_objects
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,

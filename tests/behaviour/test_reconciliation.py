@@ -13,7 +13,8 @@ from sqlalchemy import Engine, text
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.partitions import AnomalyKind, EventPage, EventQuery, PartitionEvent
+from services.api.operations import AnomalyKind
+from services.api.partitions import EventPage, EventQuery, PartitionEvent
 from services.api.remote_log_metadata_manager import (
     RemoteLogMetadataManager,
     all_anomalies,

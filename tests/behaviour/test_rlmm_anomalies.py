@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Engine, text
 
-from services.api.partitions import MAX_ANOMALIES, AnomalyQuery
+from services.api.operations import MAX_ANOMALIES, AnomalyQuery
 from services.api.remote_log_metadata_manager import (
     SweepKind,
     SweepOutcome,

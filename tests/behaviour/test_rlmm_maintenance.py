@@ -13,7 +13,7 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.partitions import VerificationKind, VerificationRun, VerifiedTopic
+from services.api.operations import VerificationKind, VerificationRun, VerifiedTopic
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.rlmm.operations import maintenance
 from services.rlmm.operations.maintenance import MaintenancePlan, MaintenanceReport, maintain

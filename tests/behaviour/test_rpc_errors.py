@@ -22,12 +22,8 @@ from services.api.errors import (
     every_error_class,
 )
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.remote_storage_manager import (
-    IndexType,
-    LogSegmentData,
-    OpenedLogSegment,
-    SegmentObjects,
-)
+from services.api.remote_storage_manager import IndexType, LogSegmentData, OpenedLogSegment
+from services.api.segment_objects import SegmentObjects
 from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs
 from services.common.client_security import PLAINTEXT
 from services.common.log import LINES_PER_WINDOW

@@ -13,18 +13,13 @@ import pytest
 
 from services.api.errors import InvalidRequestError, RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.partitions import AnomalyKind, SeenAnomaly, VerifiedTopic
+from services.api.operations import AnomalyKind, SeenAnomaly, VerifiedTopic
 from services.api.remote_log_metadata_manager import (
     RemoteLogMetadataManager,
     all_anomalies,
     all_verifications,
 )
-from services.api.remote_storage_manager import (
-    ObjectLocation,
-    SegmentObjects,
-    StoredManifest,
-    shard_of,
-)
+from services.api.segment_objects import ObjectLocation, SegmentObjects, StoredManifest, shard_of
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.local.seaweedfs import S3Endpoint
 from services.rlmm.manager import SqlRemoteLogMetadataManager

@@ -13,12 +13,8 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
 )
-from services.api.remote_storage_manager import (
-    CopyDigests,
-    IndexType,
-    ObjectLocation,
-    SegmentObjectKind,
-)
+from services.api.remote_storage_manager import CopyDigests, IndexType
+from services.api.segment_objects import ObjectLocation, SegmentObjectKind
 from services.api.segments import RemoteLogSegmentMetadata
 from services.local.seaweedfs import S3Endpoint
 from services.rsm.backends.protocol import StorageBackend

@@ -19,7 +19,7 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
 )
-from services.api.remote_storage_manager import ObjectQuery
+from services.api.segment_objects import ObjectQuery
 from services.common.client_security import ClientSecurity
 from services.common.settings import ServiceSettings
 from services.rpc.client.channel import open_channel

@@ -13,12 +13,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from services.api.calls import Call, current_call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.api.remote_storage_manager import (
-    IndexType,
-    LogSegmentData,
-    OpenedLogSegment,
-    SegmentObjects,
-)
+from services.api.remote_storage_manager import IndexType, LogSegmentData, OpenedLogSegment
+from services.api.segment_objects import SegmentObjects
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.client_security import PLAINTEXT
 from services.common.settings import ServiceSettings

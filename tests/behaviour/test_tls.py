@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
-from services.api.remote_storage_manager import ObjectQuery
+from services.api.segment_objects import ObjectQuery
 from services.common.client_security import PLAINTEXT, ClientSecurity
 from services.local.certificates import Certificate
 from services.rpc.client.channel import open_channel

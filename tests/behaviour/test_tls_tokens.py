@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from services.api.errors import RemoteStorageError, UnauthenticatedError
-from services.api.remote_storage_manager import ObjectQuery
 from services.api.roles import Role
+from services.api.segment_objects import ObjectQuery
 from services.common.client_security import ClientSecurity
 from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import SegmentObjectsClient

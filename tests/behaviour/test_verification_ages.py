@@ -6,10 +6,10 @@ from uuid import UUID
 from prometheus_client import REGISTRY
 from sqlalchemy import Engine, text
 
-from services.api.partitions import VerificationKind, VerificationRun, VerifiedTopic
+from services.api.operations import VerificationKind, VerificationRun, VerifiedTopic
 from services.rlmm.database.db import Transactions
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.verification_ages import VerificationAges
+from services.rlmm.operations.runs import VerificationAges
 from tests.contract.rlmm.segments import finished
 from tests.harness.tier import a_topic
 

@@ -16,18 +16,20 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.remote_storage_manager import (
-    MAX_OBJECTS,
-    MAX_STATE_BYTES,
     CopyDigests,
     FileDigest,
     IndexType,
     LogDigest,
+    RemoteStorageManager,
+    SegmentChunk,
+)
+from services.api.segment_objects import (
+    MAX_OBJECTS,
+    MAX_STATE_BYTES,
     MultipartUpload,
     ObjectLocation,
     ObjectQuery,
     ObjectToDelete,
-    RemoteStorageManager,
-    SegmentChunk,
     SegmentObject,
     SegmentObjectKind,
     SegmentObjects,

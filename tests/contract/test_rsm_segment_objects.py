@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from services.api.remote_storage_manager import SegmentObjects
+from services.api.segment_objects import SegmentObjects
 from services.local.seaweedfs import S3Endpoint
 from services.rpc.client.storage import SegmentObjectsClient
 from services.rsm.factory import build_backend, build_manager

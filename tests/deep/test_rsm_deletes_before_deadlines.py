@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.api.remote_storage_manager import (
+from services.api.segment_objects import (
     ObjectQuery,
     ObjectToDelete,
     SegmentObjectKind,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from services.api.errors import CorruptSegmentError, RetriableRemoteStorageError
-from services.api.remote_storage_manager import ObjectLocation
+from services.api.segment_objects import ObjectLocation
 from services.api.segments import RemoteLogSegmentMetadata
 from services.local.seaweedfs import S3Endpoint
 from services.rsm.factory import build_backend

@@ -5,11 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from services.api.errors import RetriableRemoteStorageError
-from services.api.remote_storage_manager import (
-    ObjectQuery,
-    all_multipart_uploads,
-    all_segment_objects,
-)
+from services.api.segment_objects import ObjectQuery, all_multipart_uploads, all_segment_objects
 from services.local.seaweedfs import S3Endpoint
 from services.rsm.manager import ObjectRemoteStorageManager
 from tests.contract.remote_storage_manager_contract import Files, a_segment, copied

@@ -12,7 +12,7 @@ import pytest
 
 from hatch_build import ROOT
 from services.api.errors import RetriableRemoteStorageError
-from services.api.remote_storage_manager import ObjectQuery
+from services.api.segment_objects import ObjectQuery
 from services.common.client_security import PLAINTEXT, ClientSecurity
 from services.local.certificates import Certificate, CertificateAuthority
 from services.local.stack import EmbeddedStack

@@ -9,7 +9,8 @@ import pytest
 from minio.error import S3Error
 
 from services.api.errors import RetriableRemoteStorageError
-from services.api.remote_storage_manager import LogSegmentData, SegmentChunk, all_multipart_uploads
+from services.api.remote_storage_manager import LogSegmentData, SegmentChunk
+from services.api.segment_objects import all_multipart_uploads
 from services.local.seaweedfs import S3Endpoint
 from services.rsm.backends.protocol import StorageBackend, Upload
 from services.rsm.factory import build_backend, build_manager

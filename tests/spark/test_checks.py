@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from services.api.ids import TopicIdPartition
-from services.api.partitions import Anomaly, AnomalyKind, VerificationKind, VerifiedTopic
+from services.api.operations import Anomaly, AnomalyKind, VerificationKind, VerifiedTopic
 from services.api.remote_log_metadata_manager import all_anomalies, all_verifications
 from services.rsm.layout import segment_keys
 from services.workflows.check_documents import reconcile_document, scrub_document

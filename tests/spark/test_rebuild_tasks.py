@@ -9,7 +9,7 @@ import pytest
 
 from services.api.errors import ThrottledError
 from services.api.ids import TopicIdPartition
-from services.api.remote_storage_manager import ObjectQuery, all_segment_objects
+from services.api.segment_objects import ObjectQuery, all_segment_objects
 from services.local.postgres import EmbeddedPostgres
 from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager

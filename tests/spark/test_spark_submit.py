@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from services.api.ids import TopicIdPartition
-from services.api.partitions import AnomalyKind
+from services.api.operations import AnomalyKind
 from services.api.remote_log_metadata_manager import all_anomalies
 from services.local.seaweedfs import S3Endpoint, SeaweedFS
 from tests.harness.hdfs import one_node_hdfs

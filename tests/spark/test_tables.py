@@ -15,9 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from services.api.errors import InvalidRequestError
 from services.api.ids import uuid_to_text
-from services.api.partitions import (
-    OffsetGap,
-)
+from services.api.partitions import OffsetGap
 from services.api.segments import RemoteLogSegmentMetadata
 from spark_jobs.spark_schemas import spark_schema
 from spark_jobs.sweeps.plan import SCAN_SCHEMA

@@ -18,9 +18,7 @@ from services.api.errors import (
 )
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, random_uuid
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, segments_by_id
-from services.api.remote_storage_manager import (
-    RemoteStorageManager,
-)
+from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.retention import young_copies
 from services.api.segments import (
     RemoteLogSegmentMetadata,

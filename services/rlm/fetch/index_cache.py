@@ -26,10 +26,7 @@ from services.api.errors import (
 from services.api.ids import RemoteLogSegmentId
 from services.api.lineage import parse_checkpoint
 from services.api.remote_log_manager import ProblemKind
-from services.api.remote_storage_manager import (
-    IndexType,
-    RemoteStorageManager,
-)
+from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.failpoints import failpoint
 from services.common.single_flight import SingleFlight

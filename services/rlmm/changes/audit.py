@@ -16,6 +16,61 @@ from services.rlmm.guards import check_topic_name, unknown_partition
 NO_BROKER = -1
 """Broker id of changes that no broker made."""
 
+RECORD = """
+    INSERT INTO events (
+        kind, actor, call_id, topic_id, partition, revision, from_state, to_state, segment_id, key,
+        request_id, reason, rule_detail, plan_id, broker_id, broker_leader_epoch)
+    SELECT changed.*
+    FROM json_to_recordset(%(rows)s) AS changed (
+        kind text, actor text, call_id text, topic_id uuid, partition int, revision bigint,
+        from_state text, to_state text, segment_id uuid, key text, request_id text, reason text,
+        rule_detail text, plan_id text, broker_id int, broker_leader_epoch int)"""
+COUNT_REPEATS = """
+    UPDATE events AS e SET repeat_count = e.repeat_count + repeated.times
+    FROM json_to_recordset(%(rows)s) AS repeated (
+        topic_id uuid, partition int, revision bigint, times bigint)
+    WHERE e.topic_id = repeated.topic_id AND e.partition = repeated.partition
+        AND e.revision = repeated.revision"""
+MAX_EXAMINED = 20_000
+"""The most events that one page reads to select those of one segment or sweep."""
+MAX_NUMBERS_BYTES = 256
+_NO_SEGMENT = UUID(int=0)
+"""Completes a position: here it is a revision, but page tokens also have an id."""
+_TEXTS = (
+    "kind",
+    "from_state",
+    "to_state",
+    "key",
+    "actor",
+    "call_id",
+    "request_id",
+    "reason",
+    "rule_detail",
+    "plan_id",
+)
+# The page and one more row, which shows whether there is a next page. `examined` is the last event
+# that a page reads; null if there are no more.
+EVENTS = f"""
+    SELECT t.name AS topic, p.revision AS partition_revision, examined.last_revision, page.*
+    FROM {PARTITIONS}
+    LEFT JOIN LATERAL (
+        SELECT revision AS last_revision FROM events
+        WHERE topic_id = p.topic_id AND partition = p.partition AND revision > %(after)s
+        ORDER BY revision OFFSET {MAX_EXAMINED - 1} LIMIT 1
+    ) AS examined ON %(filters)s
+    LEFT JOIN LATERAL (
+        SELECT revision, at, segment_id, broker_id, broker_leader_epoch, repeat_count,
+            {", ".join(_TEXTS)}
+        FROM events
+        WHERE topic_id = p.topic_id AND partition = p.partition AND revision > %(after)s
+            AND (examined.last_revision IS NULL OR revision <= examined.last_revision)
+            AND (CAST(%(segment_id)s AS uuid) IS NULL OR segment_id = %(segment_id)s)
+            AND (CAST(%(plan_id)s AS text) IS NULL OR plan_id = %(plan_id)s)
+        ORDER BY revision LIMIT %(limit)s
+    ) AS page ON true
+    WHERE p.topic_id = %(topic_id)s AND p.partition = %(partition)s
+    ORDER BY page.revision"""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -28,24 +83,6 @@ class Event:
     broker_leader_epoch: int | None = None
     segment_id: UUID | None = None
     key: str | None = None
-
-
-RECORD = """
-    INSERT INTO events (
-        kind, actor, call_id, topic_id, partition, revision, from_state, to_state, segment_id, key,
-        request_id, reason, rule_detail, plan_id, broker_id, broker_leader_epoch)
-    SELECT changed.*
-    FROM json_to_recordset(%(rows)s) AS changed (
-        kind text, actor text, call_id text, topic_id uuid, partition int, revision bigint,
-        from_state text, to_state text, segment_id uuid, key text, request_id text, reason text,
-        rule_detail text, plan_id text, broker_id int, broker_leader_epoch int)"""
-
-COUNT_REPEATS = """
-    UPDATE events AS e SET repeat_count = e.repeat_count + repeated.times
-    FROM json_to_recordset(%(rows)s) AS repeated (
-        topic_id uuid, partition int, revision bigint, times bigint)
-    WHERE e.topic_id = repeated.topic_id AND e.partition = repeated.partition
-        AND e.revision = repeated.revision"""
 
 
 def event_row(
@@ -69,51 +106,6 @@ def event_row(
         "broker_id": event.broker_id,
         "broker_leader_epoch": event.broker_leader_epoch,
     }
-
-
-MAX_EXAMINED = 20_000
-"""The most events that one page reads to select those of one segment or sweep."""
-
-MAX_NUMBERS_BYTES = 256
-
-_NO_SEGMENT = UUID(int=0)
-"""Completes a position: here it is a revision, but page tokens also have an id."""
-
-_TEXTS = (
-    "kind",
-    "from_state",
-    "to_state",
-    "key",
-    "actor",
-    "call_id",
-    "request_id",
-    "reason",
-    "rule_detail",
-    "plan_id",
-)
-
-# The page and one more row, which shows whether there is a next page. `examined` is the last event
-# that a page reads; null if there are no more.
-EVENTS = f"""
-    SELECT t.name AS topic, p.revision AS partition_revision, examined.last_revision, page.*
-    FROM {PARTITIONS}
-    LEFT JOIN LATERAL (
-        SELECT revision AS last_revision FROM events
-        WHERE topic_id = p.topic_id AND partition = p.partition AND revision > %(after)s
-        ORDER BY revision OFFSET {MAX_EXAMINED - 1} LIMIT 1
-    ) AS examined ON %(filters)s
-    LEFT JOIN LATERAL (
-        SELECT revision, at, segment_id, broker_id, broker_leader_epoch, repeat_count,
-            {", ".join(_TEXTS)}
-        FROM events
-        WHERE topic_id = p.topic_id AND partition = p.partition AND revision > %(after)s
-            AND (examined.last_revision IS NULL OR revision <= examined.last_revision)
-            AND (CAST(%(segment_id)s AS uuid) IS NULL OR segment_id = %(segment_id)s)
-            AND (CAST(%(plan_id)s AS text) IS NULL OR plan_id = %(plan_id)s)
-        ORDER BY revision LIMIT %(limit)s
-    ) AS page ON true
-    WHERE p.topic_id = %(topic_id)s AND p.partition = %(partition)s
-    ORDER BY page.revision"""
 
 
 def check_query(query: EventQuery) -> None:

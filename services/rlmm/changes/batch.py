@@ -35,6 +35,61 @@ from services.rlmm.database.limits import check_storable
 from services.rlmm.database.rows import COPY_LEASED, AnyRow, row_values
 from services.rlmm.guards import TOPIC_FIELD, LockedPartition, Partition
 
+# Rows are found by LATERAL subqueries that the planner cannot take apart, and written by ctid: the
+# planner knows too little of the keys to join by them.
+STORED = f"""
+    SELECT s.*
+    FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid, partition int, segment_id uuid)
+    CROSS JOIN LATERAL (
+        SELECT *, {COPY_LEASED} AS copy_leased FROM segments
+        WHERE topic_id = wanted.topic_id AND partition = wanted.partition
+            AND segment_id = wanted.segment_id
+        LIMIT 1
+    ) AS s"""
+MOVE = """
+    UPDATE segments AS s SET
+        state = moved.state,
+        broker_id = moved.broker_id,
+        event_timestamp_ms = moved.event_timestamp_ms,
+        state_revision = moved.revision,
+        custom_metadata = coalesce(decode(moved.custom_metadata, 'hex'), s.custom_metadata),
+        plan_id = CASE WHEN moved.state = 'DELETE_SEGMENT_STARTED'
+            THEN moved.plan_id ELSE s.plan_id END,
+        finished_revision = CASE WHEN moved.state = 'COPY_SEGMENT_FINISHED'
+            THEN moved.revision ELSE s.finished_revision END,
+        changed_at = clock_timestamp()
+    FROM (
+        SELECT moved.*, found.segment_ctid
+        FROM json_to_recordset(%(rows)s) AS moved (
+            topic_id uuid, partition int, segment_id uuid, state text, broker_id int,
+            event_timestamp_ms bigint, revision bigint, custom_metadata text, plan_id text,
+            from_state text)
+        CROSS JOIN LATERAL (
+            SELECT ctid AS segment_ctid FROM segments
+            WHERE topic_id = moved.topic_id AND partition = moved.partition
+                AND segment_id = moved.segment_id AND state = moved.from_state
+            LIMIT 1
+        ) AS found
+    ) AS moved
+    WHERE s.ctid = moved.segment_ctid"""
+ADD = """
+    INSERT INTO segments (
+        topic_id, partition, segment_id, start_offset, end_offset, max_timestamp_ms, broker_id,
+        event_timestamp_ms, leader_epochs, epoch_start_offsets, segment_size_in_bytes,
+        custom_metadata, state, txn_idx_empty, broker_leader_epoch, state_revision,
+        finished_revision, copy_lease_until)
+    SELECT
+        topic_id, partition, segment_id, start_offset, end_offset, max_timestamp_ms, broker_id,
+        event_timestamp_ms, leader_epochs, epoch_start_offsets, segment_size_in_bytes,
+        decode(custom_metadata, 'hex'), state, txn_idx_empty, broker_leader_epoch, state_revision,
+        CASE WHEN state = 'COPY_SEGMENT_FINISHED' THEN state_revision END,
+        clock_timestamp() + lease_ms * interval '1 millisecond'
+    FROM json_to_recordset(%(rows)s) AS added (
+        topic_id uuid, partition int, segment_id uuid, start_offset bigint, end_offset bigint,
+        max_timestamp_ms bigint, broker_id int, event_timestamp_ms bigint, leader_epochs int[],
+        epoch_start_offsets bigint[], segment_size_in_bytes int, custom_metadata text, state text,
+        txn_idx_empty boolean, broker_leader_epoch int, state_revision bigint, lease_ms bigint)"""
+
 SegmentChange: TypeAlias = SegmentAddition | SegmentUpdate
 
 
@@ -86,64 +141,6 @@ class Addition:
     metadata: RemoteLogSegmentMetadata
     revision: int
     lease_ms: int | None = None
-
-
-# Rows are found by LATERAL subqueries that the planner cannot take apart, and written by ctid: the
-# planner knows too little of the keys to join by them.
-STORED = f"""
-    SELECT s.*
-    FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid, partition int, segment_id uuid)
-    CROSS JOIN LATERAL (
-        SELECT *, {COPY_LEASED} AS copy_leased FROM segments
-        WHERE topic_id = wanted.topic_id AND partition = wanted.partition
-            AND segment_id = wanted.segment_id
-        LIMIT 1
-    ) AS s"""
-
-MOVE = """
-    UPDATE segments AS s SET
-        state = moved.state,
-        broker_id = moved.broker_id,
-        event_timestamp_ms = moved.event_timestamp_ms,
-        state_revision = moved.revision,
-        custom_metadata = coalesce(decode(moved.custom_metadata, 'hex'), s.custom_metadata),
-        plan_id = CASE WHEN moved.state = 'DELETE_SEGMENT_STARTED'
-            THEN moved.plan_id ELSE s.plan_id END,
-        finished_revision = CASE WHEN moved.state = 'COPY_SEGMENT_FINISHED'
-            THEN moved.revision ELSE s.finished_revision END,
-        changed_at = clock_timestamp()
-    FROM (
-        SELECT moved.*, found.segment_ctid
-        FROM json_to_recordset(%(rows)s) AS moved (
-            topic_id uuid, partition int, segment_id uuid, state text, broker_id int,
-            event_timestamp_ms bigint, revision bigint, custom_metadata text, plan_id text,
-            from_state text)
-        CROSS JOIN LATERAL (
-            SELECT ctid AS segment_ctid FROM segments
-            WHERE topic_id = moved.topic_id AND partition = moved.partition
-                AND segment_id = moved.segment_id AND state = moved.from_state
-            LIMIT 1
-        ) AS found
-    ) AS moved
-    WHERE s.ctid = moved.segment_ctid"""
-
-ADD = """
-    INSERT INTO segments (
-        topic_id, partition, segment_id, start_offset, end_offset, max_timestamp_ms, broker_id,
-        event_timestamp_ms, leader_epochs, epoch_start_offsets, segment_size_in_bytes,
-        custom_metadata, state, txn_idx_empty, broker_leader_epoch, state_revision,
-        finished_revision, copy_lease_until)
-    SELECT
-        topic_id, partition, segment_id, start_offset, end_offset, max_timestamp_ms, broker_id,
-        event_timestamp_ms, leader_epochs, epoch_start_offsets, segment_size_in_bytes,
-        decode(custom_metadata, 'hex'), state, txn_idx_empty, broker_leader_epoch, state_revision,
-        CASE WHEN state = 'COPY_SEGMENT_FINISHED' THEN state_revision END,
-        clock_timestamp() + lease_ms * interval '1 millisecond'
-    FROM json_to_recordset(%(rows)s) AS added (
-        topic_id uuid, partition int, segment_id uuid, start_offset bigint, end_offset bigint,
-        max_timestamp_ms bigint, broker_id int, event_timestamp_ms bigint, leader_epochs int[],
-        epoch_start_offsets bigint[], segment_size_in_bytes int, custom_metadata text, state text,
-        txn_idx_empty boolean, broker_leader_epoch int, state_revision bigint, lease_ms bigint)"""
 
 
 def stored_segments(

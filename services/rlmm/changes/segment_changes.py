@@ -52,6 +52,13 @@ from services.rlmm.guards import (
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
+DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+_VISIBILITY = {
+    FINISHED: epoch_index.publish,
+    DELETE_STARTED: epoch_index.unpublish,
+    DELETE_FINISHED: epoch_index.delete,
+}
+
 
 def note_in_order(session: Session, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
     """Index imported segments in this order, as if they had been added and the finished ones
@@ -226,14 +233,6 @@ def _added_before(stored: AnyRow, metadata: RemoteLogSegmentMetadata) -> int:
     revision: int = stored.state_revision
     return revision
 
-
-DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
-
-_VISIBILITY = {
-    FINISHED: epoch_index.publish,
-    DELETE_STARTED: epoch_index.unpublish,
-    DELETE_FINISHED: epoch_index.delete,
-}
 
 Updates: TypeAlias = Mapping[int, Asked[SegmentUpdate]]
 """Items by their places in the batch, in order."""

@@ -75,6 +75,32 @@ transaction, or a missing table or column because the schema is not ours yet.
 _CURSOR = "cursor"
 """The key under which a pooled connection keeps its cursor."""
 
+_RESULTS: Mapping[str, Result] = {
+    _DISK_FULL: "disk_full",
+    _UNIQUE_VIOLATION: "contradiction",
+    "53300": "no_connection",
+    "55P03": "timeout",
+    "57014": "timeout",
+    "25P03": "timeout",
+    "25P04": "timeout",
+    "42501": "denied",
+    "3D000": "not_ready",
+    **dict.fromkeys(_NOT_READY - {"25P03", "25P04"}, "not_ready"),
+}
+_RESULTS_OF_CLASSES: Mapping[str, Result] = {
+    "08": "unreachable",
+    "28": "denied",
+    "40": "conflict",
+    "57": "unreachable",
+    "no": "unreachable",
+}
+"""By the first two characters; "no SQLSTATE" is an error of the connection."""
+SEGMENT = ", ".join(f"s.{name}" for name in SEGMENT_COLUMNS)
+"""SQL for the columns of segment_from_row, of `segments AS s`."""
+PARTITIONS = "partitions AS p JOIN topics AS t ON t.topic_id = p.topic_id"
+IS_KNOWN = "p.delete_state IS DISTINCT FROM 'DELETE_PARTITION_FINISHED'"
+"""SQL condition for the partitions that reads return."""
+
 
 class Transactions:
     """Run transactions and reads, retry them, and raise our own errors.
@@ -287,29 +313,6 @@ def _measured(operation: Operation) -> Iterator[None]:
         observe(operation, result, began_s)
 
 
-_RESULTS: Mapping[str, Result] = {
-    _DISK_FULL: "disk_full",
-    _UNIQUE_VIOLATION: "contradiction",
-    "53300": "no_connection",
-    "55P03": "timeout",
-    "57014": "timeout",
-    "25P03": "timeout",
-    "25P04": "timeout",
-    "42501": "denied",
-    "3D000": "not_ready",
-    **dict.fromkeys(_NOT_READY - {"25P03", "25P04"}, "not_ready"),
-}
-
-_RESULTS_OF_CLASSES: Mapping[str, Result] = {
-    "08": "unreachable",
-    "28": "denied",
-    "40": "conflict",
-    "57": "unreachable",
-    "no": "unreachable",
-}
-"""By the first two characters; "no SQLSTATE" is an error of the connection."""
-
-
 def _result_of(e: SQLAlchemyError | psycopg.Error) -> Result:
     """Return the class of an error, for metrics."""
     if isinstance(e, PoolTimeoutError):
@@ -462,12 +465,3 @@ def segment_row(segment_id: RemoteLogSegmentId) -> JsonRow:
 def hex_of(value: bytes | None) -> str | None:
     """Return the value for decode(..., 'hex'): JSON has no bytes."""
     return None if value is None else value.hex()
-
-
-SEGMENT = ", ".join(f"s.{name}" for name in SEGMENT_COLUMNS)
-"""SQL for the columns of segment_from_row, of `segments AS s`."""
-
-PARTITIONS = "partitions AS p JOIN topics AS t ON t.topic_id = p.topic_id"
-
-IS_KNOWN = "p.delete_state IS DISTINCT FROM 'DELETE_PARTITION_FINISHED'"
-"""SQL condition for the partitions that reads return."""

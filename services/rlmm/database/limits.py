@@ -20,6 +20,13 @@ from services.api.segments import (
 from services.api.validation import require
 from services.rlmm.database.rows import AnyRow
 
+MAX_PAGE_BYTES = 3 * 1024 * 1024
+"""The most bytes of a page: a page is one message, and no message may be larger than 4 MiB."""
+MAX_NAMES_AND_NUMBERS_BYTES = 512
+MAX_LEADER_EPOCH_BYTES = 24
+_NUMBER = struct.Struct(">q")
+_BODY_BYTES = _NUMBER.size + 16
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -74,13 +81,6 @@ def check_text(text: str, field: str) -> None:
     require("\0" not in text, field, "must not contain NUL")
 
 
-MAX_PAGE_BYTES = 3 * 1024 * 1024
-"""The most bytes of a page: a page is one message, and no message may be larger than 4 MiB."""
-
-MAX_NAMES_AND_NUMBERS_BYTES = 512
-MAX_LEADER_EPOCH_BYTES = 24
-
-
 def fitting(sizes_bytes: Iterable[int]) -> int:
     """Return how many rows of these sizes fit into one message, at least one if there are any."""
     sums = list(accumulate(sizes_bytes))
@@ -99,8 +99,6 @@ def segment_size_bytes(row: AnyRow) -> int:
 
 
 Position = tuple[int, UUID]
-_NUMBER = struct.Struct(">q")
-_BODY_BYTES = _NUMBER.size + 16
 
 
 def page_limit(page_size: int) -> int:

@@ -57,6 +57,37 @@ _CREATE = f"""
     EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
     END $$"""
 
+_LIMITS = DatabaseLimits(
+    pool_size=1,
+    lock_timeout_ms=60_000,
+    statement_timeout_ms=300_000,
+    idle_in_transaction_timeout_ms=60_000,
+)
+_ADVISORY_LOCK = 0x5ED1_3E27
+"""A number that nothing else in the database uses."""
+_LOCK_INTERVAL_S = 0.5
+_LOCK_ATTEMPTS = 7_200
+"""The attempts of an hour: an upgrade of big tables may take as long."""
+OLDEST_SERVER = 14
+"""The oldest supported major version of PostgreSQL."""
+_REQUIRED_SETTINGS = {
+    "fsync": (["on"], "an acknowledged change can be lost with the server's power"),
+    "full_page_writes": (["on"], "a crash while a page is written can spoil the page"),
+    "autovacuum": (["on"], "look-ups slow down as rows die, and never get faster again"),
+}
+"""Settings of the server that no session can have for itself, and the effect of wrong ones."""
+_RULES = ("add_index", "add_fk", "add_constraint")
+"""Alembic's names of differences in constraints and indexes."""
+_INDEXES = text(
+    "SELECT c.relname AS name, i.indisvalid AND i.indisready AS is_valid FROM pg_index AS i "
+    "JOIN pg_class AS c ON c.oid = i.indexrelid "
+    "WHERE c.relnamespace = current_schema()::regnamespace"
+)
+_CONSTRAINTS = text(
+    "SELECT conname AS name, convalidated AS is_valid FROM pg_constraint "
+    "WHERE connamespace = current_schema()::regnamespace"
+)
+
 
 class ReaderRole(StrEnum):
     """The state of the role for reports."""
@@ -75,22 +106,6 @@ def grant_to_reader(connection: Connection) -> ReaderRole:
         connection.execute(text(_CREATE))
     connection.execute(text(f"GRANT SELECT ON {', '.join(VIEWS)} TO {ROLE}"))
     return ReaderRole.GRANTED
-
-
-_LIMITS = DatabaseLimits(
-    pool_size=1,
-    lock_timeout_ms=60_000,
-    statement_timeout_ms=300_000,
-    idle_in_transaction_timeout_ms=60_000,
-)
-
-_ADVISORY_LOCK = 0x5ED1_3E27
-"""A number that nothing else in the database uses."""
-
-_LOCK_INTERVAL_S = 0.5
-
-_LOCK_ATTEMPTS = 7_200
-"""The attempts of an hour: an upgrade of big tables may take as long."""
 
 
 def revision_in(connection: Connection) -> str | None:
@@ -208,31 +223,6 @@ def _upgrade(connection: Connection) -> None:
         command.upgrade(config, "head")
     except CommandError as e:
         raise RemoteStorageError(f"the schema cannot be upgraded: {e}") from e
-
-
-OLDEST_SERVER = 14
-"""The oldest supported major version of PostgreSQL."""
-
-_REQUIRED_SETTINGS = {
-    "fsync": (["on"], "an acknowledged change can be lost with the server's power"),
-    "full_page_writes": (["on"], "a crash while a page is written can spoil the page"),
-    "autovacuum": (["on"], "look-ups slow down as rows die, and never get faster again"),
-}
-"""Settings of the server that no session can have for itself, and the effect of wrong ones."""
-
-_RULES = ("add_index", "add_fk", "add_constraint")
-"""Alembic's names of differences in constraints and indexes."""
-
-_INDEXES = text(
-    "SELECT c.relname AS name, i.indisvalid AND i.indisready AS is_valid FROM pg_index AS i "
-    "JOIN pg_class AS c ON c.oid = i.indexrelid "
-    "WHERE c.relnamespace = current_schema()::regnamespace"
-)
-
-_CONSTRAINTS = text(
-    "SELECT conname AS name, convalidated AS is_valid FROM pg_constraint "
-    "WHERE connamespace = current_schema()::regnamespace"
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,12 +36,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, INTEGER, JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from services.api.partitions import (
-    MAX_PARTS,
-    AnomalyKind,
-    RemotePartitionDeleteState,
-    VerificationKind,
-)
+from services.api.operations import MAX_PARTS, AnomalyKind, VerificationKind
+from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import SweepKind
 from services.api.segments import RemoteLogSegmentState
 from services.rlmm.database.epoch_index import RANGE_CLASS
@@ -55,6 +51,29 @@ NAMING_CONVENTION = {
 
 NOW = func.clock_timestamp()
 
+SEGMENT_STATES = [state.value for state in RemoteLogSegmentState]
+DELETE_STATES = [state.value for state in RemotePartitionDeleteState]
+ANOMALY_KINDS = [kind.value for kind in AnomalyKind]
+VERIFICATION_KINDS = [kind.value for kind in VerificationKind]
+SWEEP_KINDS = [kind.value for kind in SweepKind]
+EVENT_KINDS = [
+    "LEADERSHIP",
+    "SEGMENT",
+    "PARTITION_DELETE",
+    "LINEAGE",
+    "LOG_START",
+    "GAP",
+    "LEADER_EPOCH_RESET",
+    "OBJECT_DELETION",
+]
+BEING_DELETED = text("delete_state IN ('DELETE_PARTITION_MARKED', 'DELETE_PARTITION_STARTED')")
+"""Condition for a partition that is being deleted; a literal, like LIVE."""
+LIVE = text("state <> 'DELETE_SEGMENT_FINISHED'")
+"""Condition for a segment that is not deleted; a literal, so that its partial index is used."""
+TOMBSTONE = text("state = 'DELETE_SEGMENT_FINISHED'")
+HAS_TXN_INDEX = "state = 'COPY_SEGMENT_FINISHED' AND NOT txn_idx_empty"
+"""Condition for a finished segment that may have a transaction index; a literal, like LIVE."""
+
 
 class Base(DeclarativeBase):
     metadata: ClassVar[MetaData] = MetaData(naming_convention=NAMING_CONVENTION)
@@ -67,35 +86,6 @@ class Base(DeclarativeBase):
 
 def _one_of(column: str, names: list[str]) -> str:
     return f"{column} IN ({', '.join(repr(name) for name in names)})"
-
-
-SEGMENT_STATES = [state.value for state in RemoteLogSegmentState]
-DELETE_STATES = [state.value for state in RemotePartitionDeleteState]
-ANOMALY_KINDS = [kind.value for kind in AnomalyKind]
-VERIFICATION_KINDS = [kind.value for kind in VerificationKind]
-SWEEP_KINDS = [kind.value for kind in SweepKind]
-
-EVENT_KINDS = [
-    "LEADERSHIP",
-    "SEGMENT",
-    "PARTITION_DELETE",
-    "LINEAGE",
-    "LOG_START",
-    "GAP",
-    "LEADER_EPOCH_RESET",
-    "OBJECT_DELETION",
-]
-
-BEING_DELETED = text("delete_state IN ('DELETE_PARTITION_MARKED', 'DELETE_PARTITION_STARTED')")
-"""Condition for a partition that is being deleted; a literal, like LIVE."""
-
-LIVE = text("state <> 'DELETE_SEGMENT_FINISHED'")
-"""Condition for a segment that is not deleted; a literal, so that its partial index is used."""
-
-TOMBSTONE = text("state = 'DELETE_SEGMENT_FINISHED'")
-
-HAS_TXN_INDEX = "state = 'COPY_SEGMENT_FINISHED' AND NOT txn_idx_empty"
-"""Condition for a finished segment that may have a transaction index; a literal, like LIVE."""
 
 
 class TopicRow(Base):

@@ -23,6 +23,40 @@ MAX_DAYS = 36_500
 _ADVISORY_LOCK = 0x5ED1_3E28
 """Any number that nothing else in the database uses."""
 
+# Partitions in the order of their key, and whether the oldest event of each may be purged.
+_OLDEST_EVENTS = f"""
+    SELECT p.topic_id, p.partition, p.revision,
+        oldest.at < now() - CAST(:age AS interval) AND oldest.revision < p.revision AS may_go
+    FROM (
+        SELECT topic_id, partition, revision FROM partitions
+        WHERE (topic_id, partition) > (:topic_id, :partition)
+        ORDER BY topic_id, partition LIMIT {PARTITIONS_PER_STATEMENT}
+    ) AS p
+    LEFT JOIN LATERAL (
+        SELECT revision, at FROM events
+        WHERE topic_id = p.topic_id AND partition = p.partition
+        ORDER BY revision LIMIT 1
+    ) AS oldest ON true
+    ORDER BY p.topic_id, p.partition"""
+# From the oldest event up to the first that must stay: the remaining events have no gaps, even if
+# the clock once went backwards.
+_PURGE_EVENTS = f"""
+    WITH oldest AS MATERIALIZED (
+        SELECT revision, at FROM events
+        WHERE topic_id = :topic_id AND partition = :partition AND revision > :after
+        ORDER BY revision LIMIT {BATCH}
+    ), stays AS (
+        SELECT min(revision) AS revision FROM oldest
+        WHERE at >= now() - CAST(:age AS interval) OR revision >= :latest
+    ), gone AS (
+        DELETE FROM events USING stays
+        WHERE topic_id = :topic_id AND partition = :partition AND events.revision > :after
+            AND events.revision <= (SELECT max(revision) FROM oldest)
+            AND (stays.revision IS NULL OR events.revision < stays.revision)
+        RETURNING events.revision
+    )
+    SELECT count(*) AS rows, max(revision) AS last FROM gone"""
+
 Progress = Callable[[str, int], None]
 """A function that is called after each batch with the step and the rows that it has changed so
 far.
@@ -149,42 +183,6 @@ def _purge(connection: Connection, statement: str, age: timedelta) -> Iterator[i
             return
         yield done.rows
         since = done.last
-
-
-# Partitions in the order of their key, and whether the oldest event of each may be purged.
-_OLDEST_EVENTS = f"""
-    SELECT p.topic_id, p.partition, p.revision,
-        oldest.at < now() - CAST(:age AS interval) AND oldest.revision < p.revision AS may_go
-    FROM (
-        SELECT topic_id, partition, revision FROM partitions
-        WHERE (topic_id, partition) > (:topic_id, :partition)
-        ORDER BY topic_id, partition LIMIT {PARTITIONS_PER_STATEMENT}
-    ) AS p
-    LEFT JOIN LATERAL (
-        SELECT revision, at FROM events
-        WHERE topic_id = p.topic_id AND partition = p.partition
-        ORDER BY revision LIMIT 1
-    ) AS oldest ON true
-    ORDER BY p.topic_id, p.partition"""
-
-# From the oldest event up to the first that must stay: the remaining events have no gaps, even if
-# the clock once went backwards.
-_PURGE_EVENTS = f"""
-    WITH oldest AS MATERIALIZED (
-        SELECT revision, at FROM events
-        WHERE topic_id = :topic_id AND partition = :partition AND revision > :after
-        ORDER BY revision LIMIT {BATCH}
-    ), stays AS (
-        SELECT min(revision) AS revision FROM oldest
-        WHERE at >= now() - CAST(:age AS interval) OR revision >= :latest
-    ), gone AS (
-        DELETE FROM events USING stays
-        WHERE topic_id = :topic_id AND partition = :partition AND events.revision > :after
-            AND events.revision <= (SELECT max(revision) FROM oldest)
-            AND (stays.revision IS NULL OR events.revision < stays.revision)
-        RETURNING events.revision
-    )
-    SELECT count(*) AS rows, max(revision) AS last FROM gone"""
 
 
 def _purge_events(connection: Connection, age: timedelta) -> Iterator[int]:

@@ -59,6 +59,17 @@ _REACHES = (
     .subquery("reach")
 )
 
+_TOPIC_ID: BindParameter[Any] = bindparam("topic_id", type_=Uuid())
+_PARTITION: BindParameter[int] = bindparam("partition", type_=Integer())
+_LEADER_EPOCH: BindParameter[int] = bindparam("leader_epoch", type_=Integer())
+_MIN_OFFSET: BindParameter[int] = bindparam("min_offset", type_=BigInteger())
+_STATES: BindParameter[Any] = bindparam("states", expanding=True)
+_AFTER = tuple_(
+    bindparam("after_offset", type_=BigInteger()), bindparam("after_segment_id", type_=Uuid())
+)
+_IF_REVISION_NOT: BindParameter[int] = bindparam("if_revision_not", type_=BigInteger())
+_ROWS: BindParameter[int] = bindparam("page_rows", type_=Integer())
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentQuery:
@@ -103,20 +114,6 @@ class PageShape:
             goes_on=after is not None,
             has_revision=if_revision_not is not None,
         )
-
-
-_TOPIC_ID: BindParameter[Any] = bindparam("topic_id", type_=Uuid())
-_PARTITION: BindParameter[int] = bindparam("partition", type_=Integer())
-_LEADER_EPOCH: BindParameter[int] = bindparam("leader_epoch", type_=Integer())
-_MIN_OFFSET: BindParameter[int] = bindparam("min_offset", type_=BigInteger())
-_STATES: BindParameter[Any] = bindparam("states", expanding=True)
-
-_AFTER = tuple_(
-    bindparam("after_offset", type_=BigInteger()), bindparam("after_segment_id", type_=Uuid())
-)
-
-_IF_REVISION_NOT: BindParameter[int] = bindparam("if_revision_not", type_=BigInteger())
-_ROWS: BindParameter[int] = bindparam("page_rows", type_=Integer())
 
 
 def page_values(

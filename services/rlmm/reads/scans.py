@@ -37,6 +37,47 @@ _OF_PARTITION = frozenset({"topic_id", "topic", "partition", "revision", "delete
 _ELEMENTS = {"leader_epochs": struct.Struct(">ii"), "epoch_start_offsets": struct.Struct(">iq")}
 """Columns of lists, and how PostgreSQL's array_send writes an element: its length and its value."""
 
+KIB = 1024
+CHUNK_BYTES = 256 * KIB
+BATCH_BYTES = 1024 * KIB
+GROUP_BYTES = 4 * BATCH_BYTES
+MEMORY_BYTES = 16 * BATCH_BYTES
+"""Memory of one scan for rows that are read and not yet sent, without a chunk and a batch."""
+CHUNKS_PER_FETCH = 16
+PARTITIONS_PER_STATEMENT = 1_000
+MAX_ROW_BYTES = 256
+"""The most bytes of a row in a batch, without the values of variable length."""
+ARRAY_HEADER_BYTES = 20
+"""Bytes before the elements in the output of array_send."""
+_IN_ORDER = "ORDER BY start_offset, segment_id"
+_EPOCH_COUNTS = "array_agg(cardinality(leader_epochs)"
+_OF_SEGMENTS = {
+    "segment_id": "array_agg(segment_id::text",
+    "copy_leased": f"array_agg({COPY_LEASED}",
+    "leader_epochs": f"string_agg(substr(array_send(leader_epochs), {ARRAY_HEADER_BYTES} + 1), ''",
+    "epoch_start_offsets": (
+        f"string_agg(substr(array_send(epoch_start_offsets), {ARRAY_HEADER_BYTES} + 1), ''"
+    ),
+    **{
+        name: f"array_agg({name}"
+        for name in (
+            "start_offset",
+            "end_offset",
+            "max_timestamp_ms",
+            "broker_id",
+            "broker_leader_epoch",
+            "event_timestamp_ms",
+            "segment_size_in_bytes",
+            "custom_metadata",
+            "state",
+            "txn_idx_empty",
+            "plan_id",
+        )
+    },
+}
+"""SQL for one value of a chunk's rows; each aggregate is left open for its order."""
+_NOW_MS = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)")
+
 
 class SegmentColumns:
     """Columns that grow by a chunk of one partition's segments at a time.
@@ -88,54 +129,6 @@ class SegmentColumns:
             writer.write_batch(batch)
         stream: bytes = sink.getvalue().to_pybytes()
         return stream
-
-
-KIB = 1024
-CHUNK_BYTES = 256 * KIB
-BATCH_BYTES = 1024 * KIB
-GROUP_BYTES = 4 * BATCH_BYTES
-
-MEMORY_BYTES = 16 * BATCH_BYTES
-"""Memory of one scan for rows that are read and not yet sent, without a chunk and a batch."""
-
-CHUNKS_PER_FETCH = 16
-PARTITIONS_PER_STATEMENT = 1_000
-
-MAX_ROW_BYTES = 256
-"""The most bytes of a row in a batch, without the values of variable length."""
-
-ARRAY_HEADER_BYTES = 20
-"""Bytes before the elements in the output of array_send."""
-
-_IN_ORDER = "ORDER BY start_offset, segment_id"
-_EPOCH_COUNTS = "array_agg(cardinality(leader_epochs)"
-_OF_SEGMENTS = {
-    "segment_id": "array_agg(segment_id::text",
-    "copy_leased": f"array_agg({COPY_LEASED}",
-    "leader_epochs": f"string_agg(substr(array_send(leader_epochs), {ARRAY_HEADER_BYTES} + 1), ''",
-    "epoch_start_offsets": (
-        f"string_agg(substr(array_send(epoch_start_offsets), {ARRAY_HEADER_BYTES} + 1), ''"
-    ),
-    **{
-        name: f"array_agg({name}"
-        for name in (
-            "start_offset",
-            "end_offset",
-            "max_timestamp_ms",
-            "broker_id",
-            "broker_leader_epoch",
-            "event_timestamp_ms",
-            "segment_size_in_bytes",
-            "custom_metadata",
-            "state",
-            "txn_idx_empty",
-            "plan_id",
-        )
-    },
-}
-"""SQL for one value of a chunk's rows; each aggregate is left open for its order."""
-
-_NOW_MS = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)")
 
 
 def _statement(columns: Sequence[str]) -> str:

@@ -9,24 +9,26 @@ import grpc
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_to_text
-from services.api.partitions import (
+from services.api.operations import (
     ALL_ANOMALIES,
     Anomaly,
     AnomalyPage,
     AnomalyQuery,
     DeletionFreeze,
+    ObjectDeletion,
+    VerificationPage,
+    VerificationRun,
+    VerifiedTopic,
+)
+from services.api.partitions import (
     EventPage,
     EventQuery,
-    ObjectDeletion,
     OffsetGap,
     PartitionReport,
     PartitionState,
     PolledLog,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
-    VerificationPage,
-    VerificationRun,
-    VerifiedTopic,
 )
 from services.api.remote_log_metadata_manager import (
     PartitionLeadership,

@@ -7,15 +7,17 @@ import grpc
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.remote_storage_manager import (
-    CURRENT_LOCATION,
     IndexType,
     LogSegmentData,
+    OpenedLogSegment,
+    RemoteStorageManager,
+)
+from services.api.segment_objects import (
+    CURRENT_LOCATION,
     ObjectLocation,
     ObjectPage,
     ObjectQuery,
     ObjectToDelete,
-    OpenedLogSegment,
-    RemoteStorageManager,
     SegmentObjects,
     StoredManifest,
     UploadPage,

@@ -6,19 +6,21 @@ from dataclasses import replace
 from services.api.calls import AtRevision
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.partitions import (
+from services.api.operations import (
     Anomaly,
     AnomalyPage,
     AnomalyQuery,
     DeletionFreeze,
+    ObjectDeletion,
+    SeenAnomaly,
+)
+from services.api.partitions import (
     EventPage,
     EventQuery,
-    ObjectDeletion,
     OffsetGap,
     PartitionReport,
     PartitionState,
     PolledLog,
-    SeenAnomaly,
 )
 from services.api.remote_log_metadata_manager import (
     PartitionLeadership,

@@ -8,7 +8,7 @@ from uuid import UUID
 from services.api.calls import AtRevision
 from services.api.errors import RemoteStorageError
 from services.api.ids import uuid_from_text
-from services.api.partitions import VerificationPage, VerificationRun, VerifiedTopic
+from services.api.operations import VerificationPage, VerificationRun, VerifiedTopic
 from services.api.remote_log_metadata_manager import (
     RecordedSweep,
     SegmentPage,

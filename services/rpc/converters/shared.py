@@ -7,12 +7,8 @@ from typing import Literal, Protocol
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_from_text, uuid_to_text
 from services.api.lineage import Lineage
-from services.api.partitions import (
-    AnomalyKind,
-    RemotePartitionDeleteMetadata,
-    RemotePartitionDeleteState,
-    VerificationKind,
-)
+from services.api.operations import AnomalyKind, VerificationKind
+from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_manager import (
     FetchError,
     FetchRole,
@@ -23,8 +19,9 @@ from services.api.remote_log_manager import (
     StopReason,
 )
 from services.api.remote_log_metadata_manager import SweepKind, SweepOutcome
-from services.api.remote_storage_manager import IndexType, SegmentFile, SegmentObjectKind
+from services.api.remote_storage_manager import IndexType, SegmentFile
 from services.api.segment_batches import SegmentAxis
+from services.api.segment_objects import SegmentObjectKind
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

@@ -10,13 +10,15 @@ from services.api.remote_storage_manager import (
     FileDigest,
     IndexType,
     LogSegmentData,
+    OpenedLogSegment,
+    SegmentChunk,
+    SegmentFileHeader,
+)
+from services.api.segment_objects import (
     ObjectLocation,
     ObjectPage,
     ObjectQuery,
     ObjectToDelete,
-    OpenedLogSegment,
-    SegmentChunk,
-    SegmentFileHeader,
     StoredManifest,
     UploadPage,
 )

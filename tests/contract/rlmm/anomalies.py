@@ -9,7 +9,7 @@ import pytest
 from services.api.calls import MutationContext
 from services.api.errors import InvalidRequestError, RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
-from services.api.partitions import (
+from services.api.operations import (
     MAX_ANOMALIES,
     MAX_DETAIL_LENGTH,
     MAX_OBJECT_DELETIONS,
@@ -17,10 +17,10 @@ from services.api.partitions import (
     Anomaly,
     AnomalyKind,
     AnomalyQuery,
-    EventQuery,
     ObjectDeletion,
     SeenAnomaly,
 )
+from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import (
     PartitionLeadership,
     RemoteLogMetadataManager,

@@ -7,7 +7,7 @@ import pytest
 from services.api.calls import MutationContext
 from services.api.errors import DeletionRefusedError, InvalidRequestError
 from services.api.ids import TopicIdPartition
-from services.api.partitions import ObjectDeletion
+from services.api.operations import ObjectDeletion
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segment_batches import SegmentImport
 from services.api.topic_config import RetentionOwner

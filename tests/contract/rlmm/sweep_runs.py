@@ -14,7 +14,7 @@ from services.api.remote_log_metadata_manager import (
     SweepOutcome,
     SweepRecord,
 )
-from services.rlmm.operations.anomalies import KEPT_SWEEPS
+from services.rlmm.operations.runs import KEPT_SWEEPS
 from tests.contract.rlmm.segments import RlmmContractPart
 
 DONE, PARTIAL = SweepOutcome.DONE, SweepOutcome.PARTIAL

@@ -7,7 +7,7 @@ import pytest
 
 from services.api.errors import InvalidRequestError
 from services.api.ids import TopicIdPartition
-from services.api.partitions import (
+from services.api.operations import (
     MAX_PARTS,
     MAX_VERIFIED_TOPICS,
     Verification,

@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.remote_log_manager import PartitionRole, all_descriptions
-from services.api.remote_storage_manager import ObjectQuery
+from services.api.segment_objects import ObjectQuery
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rlmm.database.engine import create_database_engine
 from services.rpc.client.log import RemoteLogManagerClient

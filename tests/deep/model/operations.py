@@ -13,9 +13,9 @@ from uuid import UUID, uuid4
 from services.api.calls import NO_CONTEXT, MutationContext
 from services.api.errors import RemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.operations import ObjectDeletion
 from services.api.partitions import (
     LOST_BEFORE_COPY,
-    ObjectDeletion,
     OffsetGap,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,

@@ -27,8 +27,8 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
     SegmentAlreadyExistsError,
 )
+from services.api.operations import ObjectDeletion
 from services.api.partitions import (
-    ObjectDeletion,
     OffsetGap,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,

@@ -11,11 +11,8 @@ from uuid import UUID
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError, SegmentAlreadyExistsError
 from services.api.ids import TopicIdPartition
-from services.api.partitions import (
-    ObjectDeletion,
-    RemotePartitionDeleteMetadata,
-    RemotePartitionDeleteState,
-)
+from services.api.operations import ObjectDeletion
+from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import SegmentUpdate, UpdateOutcome
 from services.api.segment_batches import ImportedSegments, SegmentImport
 from services.api.segments import (

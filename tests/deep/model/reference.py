@@ -16,10 +16,9 @@ from services.api.errors import (
     RemoteStorageError,
 )
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.operations import MAX_OBJECT_DELETIONS, ObjectDeletion
 from services.api.partitions import (
     GAP_KINDS,
-    MAX_OBJECT_DELETIONS,
-    ObjectDeletion,
     OffsetGap,
     PartitionState,
     RemotePartitionDeleteMetadata,

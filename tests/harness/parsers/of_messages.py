@@ -17,7 +17,8 @@ from services.api.errors import (
 )
 from services.api.ids import uuid_from_text, uuid_to_text
 from services.api.remote_log_manager import FetchPart, RecordSource
-from services.api.remote_storage_manager import ObjectQuery, SegmentChunk, SegmentFile
+from services.api.remote_storage_manager import SegmentChunk, SegmentFile
+from services.api.segment_objects import ObjectQuery
 from services.api.topic_config import topic_config
 from services.api.validation import INT64_MAX, seal
 from services.rlm.describe import page_of, token_after

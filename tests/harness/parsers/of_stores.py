@@ -12,12 +12,8 @@ from urllib3.exceptions import MaxRetryError
 
 from services.api.errors import CorruptSegmentError, InvalidRequestError, RemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.remote_storage_manager import (
-    FileDigest,
-    IndexType,
-    LogDigest,
-    segment_object_name,
-)
+from services.api.remote_storage_manager import FileDigest, IndexType, LogDigest
+from services.api.segment_objects import segment_object_name
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.api.errors import InvalidRequestError
-from services.api.partitions import MAX_PARTS
+from services.api.operations import MAX_PARTS
 from services.api.remote_storage_manager import FileDigest, LogDigest
 from services.workflows.scrub import ScrubPlan
 from services.workflows.scrub_copy import sums_of

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.api.errors import InvalidRequestError
-from services.api.remote_storage_manager import ObjectQuery
+from services.api.segment_objects import ObjectQuery
 from services.api.validation import page_limit, seal, unseal
 
 QUERY = ObjectQuery(1, 2, 3)

@@ -32,9 +32,9 @@ from services.api.remote_storage_manager import (
     LogSegmentData,
     SegmentChunk,
     SegmentFile,
-    StoredManifest,
 )
 from services.api.remote_storage_manager import SegmentFileHeader as FileHeader
+from services.api.segment_objects import StoredManifest
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,

@@ -11,12 +11,8 @@ import pytest
 
 from services.api.calls import Call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.api.remote_storage_manager import (
-    MAX_DELETE_BATCH,
-    IndexType,
-    ObjectLocation,
-    ObjectToDelete,
-)
+from services.api.remote_storage_manager import MAX_DELETE_BATCH, IndexType
+from services.api.segment_objects import ObjectLocation, ObjectToDelete
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import StoredObject, Upload
