@@ -18,6 +18,12 @@ import zstandard
 DEFAULT_LIMIT_BYTES = 64 * 1024 * 1024
 _PIECE_BYTES = 256 * 1024
 
+# A stream of blocks as xerial's library for Java writes it; other clients write one bare block.
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER_BYTES = 16
+_LENGTH_BYTES = 4
+_MAX_PREAMBLE_BYTES = 5
+
 
 class Codec(IntEnum):
     """The compression of a batch: the lowest three bits of its attributes."""
@@ -96,13 +102,6 @@ def _read_all(stream: _Readable, limit_bytes: int) -> Iterator[bytes]:
         size_bytes += len(piece)
         _require_within(size_bytes, limit_bytes)
         yield piece
-
-
-# A stream of blocks as xerial's library for Java writes it; other clients write one bare block.
-_XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER_BYTES = 16
-_LENGTH_BYTES = 4
-_MAX_PREAMBLE_BYTES = 5
 
 
 def _inflate_snappy(data: bytes, limit_bytes: int) -> Iterator[bytes]:

@@ -14,6 +14,13 @@ from services.api.errors import ConcurrentUpdateError, RetriableRemoteStorageErr
 
 RETRIABLE_ERRORS = (RetriableRemoteStorageError, ThrottledError, ConcurrentUpdateError)
 
+REPLANS = 4
+P = TypeVar("P")
+T = TypeVar("T")
+INTERVAL_S = 0.2
+# A round that is later than this shows that this process was stopped, not that peers are late.
+_STOPPED_S = 10 * INTERVAL_S
+
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
@@ -67,11 +74,6 @@ def wait_s(seconds: float) -> None:
         raise StoppedError
 
 
-REPLANS = 4
-P = TypeVar("P")
-T = TypeVar("T")
-
-
 def replan(
     act: Callable[[P], T],
     plan_again: Callable[[], P],
@@ -96,12 +98,6 @@ def replan(
         except stale:
             plan = plan_again()
     return act(plan)
-
-
-INTERVAL_S = 0.2
-
-# A round that is later than this shows that this process was stopped, not that peers are late.
-_STOPPED_S = 10 * INTERVAL_S
 
 
 def timely_rounds(
