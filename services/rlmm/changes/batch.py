@@ -1,6 +1,28 @@
 """Change segments and partitions in one transaction: lock, check, write rows, events and outcomes.
 
-A change is an item of a batch. Its rule checks it, with the partition locked, and records it.
+What for. There is one way to change metadata. A single call is a batch of one, judged by the same
+rule and written by the same statements as a thousand, so that no rule exists twice.
+
+How to use. An item is a SegmentAddition, a SegmentUpdate, or a change of a partition. `change_all`
+takes items and a `work` function that locks the partitions of some items, lets each item's rule
+judge it, and writes what is left with a fixed number of statements. `change_sound` first refuses
+what is malformed; `change_partition` changes one partition by one rule. A rule returns the outcome,
+or raises the refusal, of its item alone.
+
+Invariants.
+* Partitions are locked in the order (topic id, partition), at most MAX_PARTITIONS at once: two
+  batches never wait for each other in a circle.
+* Each item is judged on the revision that the items before it left. A refused item writes nothing:
+  no row, no event, no outcome under its request id.
+* A move writes only rows in the state that its rule has seen; if a row is in another one, the
+  transaction fails instead of skipping it.
+* Each applied item has exactly one event, with the revision that it made.
+
+Cancellation. A call that ends early stops between groups of partitions; its current transaction
+commits or rolls back as a whole. Crash: before the commit nothing happened; after it the items
+are stored, and a repeat with the same request ids gets the same outcomes. A dead database: the
+items of the group in progress are in doubt and get a retriable error; if a statement is refused,
+each partition runs alone, so that one bad partition fails alone.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

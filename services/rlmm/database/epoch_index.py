@@ -1,7 +1,27 @@
 """Maintain the index from offsets to finished segments, by Kafka's rules for leader epochs.
 
-A row of segment_epochs is `referenced` if it is in Kafka's map of the epoch from start offset to
-segment, and `overlapped` if it shared offsets with another one when either finished.
+What for. Kafka's RemoteLogMetadataCache has, for each leader epoch, a map from start offset to
+segment; a look-up takes the entry at or below the offset. The table segment_epochs is this map for
+all partitions: a row for each segment and each of its epochs. Look-ups stay statements of one index
+read, whatever the number of segments.
+
+How to use. `add` when a copy begins, `publish` when it finishes (one segment of a partition at a
+time), `unpublish` when its deletion starts, `delete` when it is over. `publish_appended` does the
+work of the first two for segments that begin above all that finished before, as imports bring them.
+All within the caller's transaction, with the partition's lock held.
+
+Invariants.
+* A row is `referenced` if it is in Kafka's map: its segment is finished, and no later one has taken
+  its start offset or, reaching the epoch's end, all from there on.
+* A row is `overlapped` if it shared offsets with another one when either finished. Look-ups read
+  more than one row only where some row of the epoch is overlapped.
+* highest_offsets has the highest end of all that ever finished in an epoch, which never falls, and
+  the longest row: no row that begins further below an offset than that can hold it.
+* Statements read what they change by ctid and in the order of one index. No other transaction
+  changes these rows while the partition is locked.
+
+Cancellation and crash. The statements are part of a transaction: all of them apply or none. A dead
+database is the transaction's error; nothing is cached here.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
