@@ -241,3 +241,65 @@ class DeletionFreeze:
     since_ms: int
     actor: str
     reason: str
+
+
+class SweepKind(Enum):
+    """What a sweep deletes: what retention no longer keeps, or marked partitions."""
+
+    RETENTION = "RETENTION"
+    REMOVAL = "REMOVAL"
+
+
+class SweepOutcome(Enum):
+    """How a sweep ended; PARTIAL: another run may do more; REFUSED: it would be refused as well."""
+
+    DONE = "DONE"
+    PARTIAL = "PARTIAL"
+    REFUSED = "REFUSED"
+
+
+MAX_SWEPT_TOPICS = 100
+
+
+MAX_TOPIC_NAME_LENGTH = 249
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRecord:
+    """A sweep that has ended; see the proto.
+
+    Attributes:
+        topics: the names to which it was restricted; empty: all.
+    """
+
+    kind: SweepKind
+    topics: tuple[str, ...]
+    run_id: str
+    outcome: SweepOutcome
+    duration_ms: int = 0
+    planned_segments: int = 0
+    deleted_segments: int = 0
+    deleted_bytes: int = 0
+    failed_segments: int = 0
+
+    def __post_init__(self) -> None:
+        check_run_id(self.run_id)
+        count = len(self.topics)
+        require(
+            count <= MAX_SWEPT_TOPICS, "topics", f"at most {MAX_SWEPT_TOPICS} names, has {count}"
+        )
+        for index, topic in enumerate(self.topics):
+            is_name = 1 <= len(topic) <= MAX_TOPIC_NAME_LENGTH
+            rule = f"must be 1 to {MAX_TOPIC_NAME_LENGTH} characters"
+            require(is_name, f"topics[{index}]", rule)
+        numbers = ("duration_ms", "planned_segments", "deleted_segments", "deleted_bytes")
+        for name in (*numbers, "failed_segments"):
+            require_int64(getattr(self, name), name)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSweep:
+    """The last sweep of a kind and topics; ended_ms is by the database's clock."""
+
+    record: SweepRecord
+    ended_ms: int

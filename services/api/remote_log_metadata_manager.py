@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
@@ -16,12 +15,13 @@ from services.api.operations import (
     AnomalyQuery,
     DeletionFreeze,
     ObjectDeletion,
+    RecordedSweep,
     SeenAnomaly,
+    SweepRecord,
     Verification,
     VerificationPage,
     VerificationRun,
     VerifiedTopic,
-    check_run_id,
 )
 from services.api.partitions import (
     NO_SEGMENTS,
@@ -56,7 +56,7 @@ from services.api.segments import (
     RemoteLogSegmentState,
 )
 from services.api.topic_config import RetentionOwner, StoredTopicConfig
-from services.api.validation import require, require_int32, require_int64
+from services.api.validation import require_int32
 from services.api.watches import WatchedPartition, WatchUpdate
 
 MAX_UPDATE_BATCH = MAX_BATCH
@@ -149,66 +149,6 @@ class PartitionSummary:
 class PartitionPage:
     partitions: tuple[PartitionSummary, ...]
     next_page_token: str
-
-
-class SweepKind(Enum):
-    """What a sweep deletes: what retention no longer keeps, or marked partitions."""
-
-    RETENTION = "RETENTION"
-    REMOVAL = "REMOVAL"
-
-
-class SweepOutcome(Enum):
-    """How a sweep ended; PARTIAL: another run may do more; REFUSED: it would be refused as well."""
-
-    DONE = "DONE"
-    PARTIAL = "PARTIAL"
-    REFUSED = "REFUSED"
-
-
-MAX_SWEPT_TOPICS = 100
-MAX_TOPIC_NAME_LENGTH = 249
-
-
-@dataclass(frozen=True, slots=True)
-class SweepRecord:
-    """A sweep that has ended; see the proto.
-
-    Attributes:
-        topics: the names to which it was restricted; empty: all.
-    """
-
-    kind: SweepKind
-    topics: tuple[str, ...]
-    run_id: str
-    outcome: SweepOutcome
-    duration_ms: int = 0
-    planned_segments: int = 0
-    deleted_segments: int = 0
-    deleted_bytes: int = 0
-    failed_segments: int = 0
-
-    def __post_init__(self) -> None:
-        check_run_id(self.run_id)
-        count = len(self.topics)
-        require(
-            count <= MAX_SWEPT_TOPICS, "topics", f"at most {MAX_SWEPT_TOPICS} names, has {count}"
-        )
-        for index, topic in enumerate(self.topics):
-            is_name = 1 <= len(topic) <= MAX_TOPIC_NAME_LENGTH
-            rule = f"must be 1 to {MAX_TOPIC_NAME_LENGTH} characters"
-            require(is_name, f"topics[{index}]", rule)
-        numbers = ("duration_ms", "planned_segments", "deleted_segments", "deleted_bytes")
-        for name in (*numbers, "failed_segments"):
-            require_int64(getattr(self, name), name)
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedSweep:
-    """The last sweep of a kind and topics; ended_ms is by the database's clock."""
-
-    record: SweepRecord
-    ended_ms: int
 
 
 class RemoteLogMetadataManager(Protocol):

@@ -17,6 +17,8 @@ from services.api.operations import (
     AnomalyQuery,
     DeletionFreeze,
     ObjectDeletion,
+    RecordedSweep,
+    SweepRecord,
     VerificationPage,
     VerificationRun,
     VerifiedTopic,
@@ -37,13 +39,11 @@ from services.api.remote_log_metadata_manager import (
     MAX_REPORTS,
     PartitionLeadership,
     PartitionPage,
-    RecordedSweep,
     RemoteLogMetadataManager,
     RenewOutcome,
     ReportOutcome,
     SegmentPage,
     SegmentUpdate,
-    SweepRecord,
     UpdateOutcome,
 )
 from services.api.segment_batches import (

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from services.api.ids import uuid_to_text
-from services.api.operations import SeenAnomaly, VerificationKind
+from services.api.operations import RecordedSweep, SeenAnomaly, SweepOutcome, VerificationKind
 from services.api.remote_log_manager import CopyLag, Problem
-from services.api.remote_log_metadata_manager import RecordedSweep, SweepOutcome
 from services.views.endpoints import Endpoint, Severity, severity_of
 from services.views.texts import age_text, size_text
 from services.views.tier_facts import StuckSegment, TierFacts, lag_severity

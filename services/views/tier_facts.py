@@ -8,15 +8,20 @@ from uuid import UUID
 
 from services.api.errors import NotServedError, RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
-from services.api.operations import AnomalyKind, AnomalyQuery, Verification, VerificationKind
+from services.api.operations import (
+    AnomalyKind,
+    AnomalyQuery,
+    RecordedSweep,
+    SweepOutcome,
+    Verification,
+    VerificationKind,
+)
 from services.api.partitions import NO_SEGMENTS, SegmentTotals
 from services.api.remote_log_manager import CopyLag
 from services.api.remote_log_metadata_manager import (
     MAX_PAGE_SIZE,
     PartitionSummary,
-    RecordedSweep,
     RemoteLogMetadataManager,
-    SweepOutcome,
     all_partitions,
     all_segments,
     all_verifications,

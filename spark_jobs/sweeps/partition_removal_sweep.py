@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from services.api.remote_log_metadata_manager import SweepKind
+from services.api.operations import SweepKind
 from services.workflows.deletion import Deleter
 from spark_jobs.options import SweepConfig
 from spark_jobs.sweeps.execution import delete_marked, finish_partitions

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from services.api.remote_log_metadata_manager import SweepKind
+from services.api.operations import SweepKind
 from services.api.topic_config import RetentionOwner
 from services.workflows.deletion import Deleter
 from spark_jobs.options import SweepConfig

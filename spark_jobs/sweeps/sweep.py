@@ -14,12 +14,8 @@ from uuid import UUID
 import pyarrow as pa
 
 from services.api.errors import RemoteStorageError
-from services.api.remote_log_metadata_manager import (
-    RemoteLogMetadataManager,
-    SweepKind,
-    SweepOutcome,
-    SweepRecord,
-)
+from services.api.operations import SweepKind, SweepOutcome, SweepRecord
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.topic_config import TopicConfig
 from services.common.failpoints import failpoint
 from spark_jobs.options import SweepOptions

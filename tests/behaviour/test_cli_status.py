@@ -12,12 +12,14 @@ from services.api.errors import NotServedError, PermissionDeniedError, RemoteSto
 from services.api.operations import (
     Anomaly,
     AnomalyKind,
+    SweepKind,
+    SweepOutcome,
+    SweepRecord,
     VerificationKind,
     VerificationRun,
     VerifiedTopic,
 )
 from services.api.remote_log_manager import CopyLag
-from services.api.remote_log_metadata_manager import SweepKind, SweepOutcome, SweepRecord
 from services.api.replicas import ReplicaService
 from services.api.segment_batches import MAX_LEASE_MS
 from services.common.release import release

@@ -13,9 +13,8 @@ import grpc
 import pytest
 
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.operations import Anomaly, AnomalyKind
+from services.api.operations import Anomaly, AnomalyKind, SweepKind, SweepOutcome, SweepRecord
 from services.api.partitions import OffsetGap
-from services.api.remote_log_metadata_manager import SweepKind, SweepOutcome, SweepRecord
 from services.api.remote_storage_manager import IndexType
 from services.api.roles import Role
 from services.common.client_security import ClientSecurity

@@ -6,13 +6,14 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Engine, text
 
-from services.api.operations import MAX_ANOMALIES, AnomalyQuery
-from services.api.remote_log_metadata_manager import (
+from services.api.operations import (
+    MAX_ANOMALIES,
+    AnomalyQuery,
     SweepKind,
     SweepOutcome,
     SweepRecord,
-    all_anomalies,
 )
+from services.api.remote_log_metadata_manager import all_anomalies
 from services.rlmm.database import limits
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.operations.anomalies import fingerprint

@@ -11,9 +11,8 @@ import grpc
 from playwright.sync_api import Page
 
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, random_uuid, uuid_to_text
-from services.api.operations import Anomaly, AnomalyKind
+from services.api.operations import Anomaly, AnomalyKind, SweepKind, SweepOutcome, SweepRecord
 from services.api.partitions import OffsetGap
-from services.api.remote_log_metadata_manager import SweepKind, SweepOutcome, SweepRecord
 from services.api.remote_storage_manager import IndexType
 from services.api.segment_batches import imports_of
 from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs

@@ -1,7 +1,6 @@
 """Describe what the commands about the whole tier print."""
 
-from services.api.operations import AnomalyKind, VerificationKind
-from services.api.remote_log_metadata_manager import SweepKind, SweepOutcome
+from services.api.operations import AnomalyKind, SweepKind, SweepOutcome, VerificationKind
 from services.api.segments import RemoteLogSegmentState
 from services.cli.doctor_findings import Level
 from services.rsm.probe import RuleLevel

@@ -13,9 +13,7 @@ from services.api.errors import (
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
 from services.api.partitions import PolledLog
-from services.api.remote_log_metadata_manager import (
-    RemoteLogMetadataManager,
-)
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segment_batches import MAX_REVISIONS
 from services.rlm.kafka_admin.cluster_view import ClusterAdmin, ClusterUnreachableError, LogOffsets

@@ -36,9 +36,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, INTEGER, JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from services.api.operations import MAX_PARTS, AnomalyKind, VerificationKind
+from services.api.operations import MAX_PARTS, AnomalyKind, SweepKind, VerificationKind
 from services.api.partitions import RemotePartitionDeleteState
-from services.api.remote_log_metadata_manager import SweepKind
 from services.api.segments import RemoteLogSegmentState
 from services.rlmm.database.epoch_index import RANGE_CLASS
 

@@ -15,17 +15,15 @@ from sqlalchemy.orm import Session
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.operations import (
     MAX_VERIFIED_TOPICS,
+    RecordedSweep,
+    SweepKind,
+    SweepOutcome,
+    SweepRecord,
     Verification,
     VerificationKind,
     VerificationPage,
     VerificationRun,
     VerifiedTopic,
-)
-from services.api.remote_log_metadata_manager import (
-    RecordedSweep,
-    SweepKind,
-    SweepOutcome,
-    SweepRecord,
 )
 from services.api.validation import require_count
 from services.rlmm.database import limits

@@ -16,6 +16,8 @@ from services.api.operations import (
     AnomalyQuery,
     DeletionFreeze,
     ObjectDeletion,
+    RecordedSweep,
+    SweepRecord,
     VerificationPage,
     VerificationRun,
     VerifiedTopic,
@@ -33,13 +35,11 @@ from services.api.partitions import (
 from services.api.remote_log_metadata_manager import (
     PartitionLeadership,
     PartitionPage,
-    RecordedSweep,
     RemoteLogMetadataManager,
     RenewOutcome,
     ReportOutcome,
     SegmentPage,
     SegmentUpdate,
-    SweepRecord,
     UpdateOutcome,
 )
 from services.api.segment_batches import (

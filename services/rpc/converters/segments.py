@@ -8,13 +8,14 @@ from uuid import UUID
 from services.api.calls import AtRevision
 from services.api.errors import RemoteStorageError
 from services.api.ids import uuid_from_text
-from services.api.operations import VerificationPage, VerificationRun, VerifiedTopic
-from services.api.remote_log_metadata_manager import (
+from services.api.operations import (
     RecordedSweep,
-    SegmentPage,
-    SegmentUpdate,
     SweepRecord,
+    VerificationPage,
+    VerificationRun,
+    VerifiedTopic,
 )
+from services.api.remote_log_metadata_manager import SegmentPage, SegmentUpdate
 from services.api.segment_batches import (
     AddOutcome,
     BinnedSegments,

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_from_text, uuid_to_text
 from services.api.lineage import Lineage
-from services.api.operations import AnomalyKind, VerificationKind
+from services.api.operations import AnomalyKind, SweepKind, SweepOutcome, VerificationKind
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_manager import (
     FetchError,
@@ -18,7 +18,6 @@ from services.api.remote_log_manager import (
     RecordSource,
     StopReason,
 )
-from services.api.remote_log_metadata_manager import SweepKind, SweepOutcome
 from services.api.remote_storage_manager import IndexType, SegmentFile
 from services.api.segment_batches import SegmentAxis
 from services.api.segment_objects import SegmentObjectKind

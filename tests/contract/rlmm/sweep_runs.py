@@ -6,14 +6,14 @@ from uuid import uuid4
 import pytest
 
 from services.api.errors import InvalidRequestError
-from services.api.remote_log_metadata_manager import (
+from services.api.operations import (
     MAX_SWEPT_TOPICS,
     RecordedSweep,
-    RemoteLogMetadataManager,
     SweepKind,
     SweepOutcome,
     SweepRecord,
 )
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.rlmm.operations.runs import KEPT_SWEEPS
 from tests.contract.rlmm.segments import RlmmContractPart
 

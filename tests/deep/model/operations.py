@@ -20,10 +20,7 @@ from services.api.partitions import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
-from services.api.remote_log_metadata_manager import (
-    PartitionLeadership,
-    SegmentUpdate,
-)
+from services.api.remote_log_metadata_manager import PartitionLeadership, SegmentUpdate
 from services.api.segment_batches import MAX_LEASE_MS, SegmentImport
 from services.api.segments import (
     RemoteLogSegmentMetadata,

@@ -2,12 +2,7 @@
 
 import pytest
 
-from services.api.remote_log_metadata_manager import (
-    RecordedSweep,
-    SweepKind,
-    SweepOutcome,
-    SweepRecord,
-)
+from services.api.operations import RecordedSweep, SweepKind, SweepOutcome, SweepRecord
 from services.views.endpoints import Severity
 from services.views.tier_facts import TierFacts
 
