@@ -23,7 +23,7 @@ from services.rlm.consumers.listener import (
 )
 from services.rlm.copy.rules import CopyLagDefaults
 from services.rlm.copy.segment import CopyLimits
-from services.rlm.fetch.index_cache import IndexFileLimits
+from services.rlm.fetch.index_files import IndexFileLimits
 from services.rlm.fetch.read_ahead import MIN_SEQUENTIAL_BYTES
 from services.rlm.fetch.reads import ReadLimits
 from services.rlm.kafka_admin.client import KafkaAdmin

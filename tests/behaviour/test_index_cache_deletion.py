@@ -9,7 +9,7 @@ import pytest
 from services.api.calls import MutationContext
 from services.api.ids import RemoteLogSegmentId
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.rlm.fetch.index_cache import IndexFileLimits
+from services.rlm.fetch.index_files import IndexFileLimits
 from services.rlm.fetch.reads import ReadLimits
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.scheduler import Lane

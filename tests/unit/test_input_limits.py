@@ -14,7 +14,8 @@ from services.api.segments import RemoteLogSegmentMetadata
 from services.common.bounded_file import SecretFileError, read_secret
 from services.common.client_security import ClientSecurity
 from services.local.certificates import CertificateAuthority
-from services.rlm.fetch.index_cache import IndexFileLimits, IndexFiles, RemoteIndexCache
+from services.rlm.fetch.index_cache import RemoteIndexCache
+from services.rlm.fetch.index_files import IndexFileLimits, IndexFiles
 from services.rlm.kafka_admin.deleted_topics import read_cluster_id
 from services.rlm.kafka_admin.security import KafkaSecurity, KafkaSecurityError, SecurityProtocol
 from services.rlm.kafka_log.checkpoints import (

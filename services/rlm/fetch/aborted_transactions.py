@@ -6,7 +6,8 @@ from functools import partial
 from services.api.remote_log_manager import AbortedTransaction
 from services.api.validation import INT64_MAX
 from services.records.index_files import ABORTED_TXN_BYTES, AbortedTxn, parse_aborted_txns
-from services.rlm.fetch.partition_view import DamagedLogError, PartitionView
+from services.rlm.fetch.errors import DamagedLogError
+from services.rlm.fetch.partition_view import PartitionView
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import (
     LocalSegment,

@@ -19,17 +19,18 @@ from services.api.remote_log_manager import (
 )
 from services.api.validation import INT32_MAX
 from services.records.runs import BatchRun
-from services.rlm.fetch.kafka_errors import PARTITION_FAILURES, kafka_error
+from services.rlm.fetch.errors import (
+    PARTITION_FAILURES,
+    ReadThrottledError,
+    ReadTimeoutError,
+    kafka_error,
+)
 from services.rlm.fetch.partition_fetch import PartitionBudget, PartitionFetch, RequestBudget
 from services.rlm.fetch.partition_view import Bounds
 from services.rlm.fetch.prepared_reads import PreparedRead, in_parallel
 from services.rlm.fetch.purgatory import FetchPurgatory
-from services.rlm.fetch.read_ahead import ReadTimeoutError, TierWait
-from services.rlm.fetch.segment_reader import (
-    ReadThrottledError,
-    RemoteSegmentReader,
-    TierRead,
-)
+from services.rlm.fetch.read_ahead import TierWait
+from services.rlm.fetch.segment_reader import RemoteSegmentReader, TierRead
 from services.rlm.metrics import TopicCounts
 from services.rlm.partition import Partition
 

@@ -27,9 +27,9 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.validation import INT64_MAX, require_count
 from services.common.fair_queue import FairQueue, Slot
 from services.records.decode import UnreadableRecordsError
-from services.rlm.fetch.kafka_errors import PARTITION_FAILURES, kafka_error
+from services.rlm.fetch.errors import PARTITION_FAILURES, ReadTimeoutError, kafka_error
 from services.rlm.fetch.partition_view import Bounds, PartitionView
-from services.rlm.fetch.read_ahead import ReadTimeoutError, TierWait
+from services.rlm.fetch.read_ahead import TierWait
 from services.rlm.fetch.segment_reader import RemoteSegmentReader
 from services.rlm.fetch.timestamps import (
     TimedRecord,

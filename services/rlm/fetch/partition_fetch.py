@@ -23,24 +23,21 @@ from services.records.batches import BatchError
 from services.records.runs import BatchRun
 from services.rlm.fetch.aborted_transactions import AbortedTransactions, IndexEntries
 from services.rlm.fetch.chunk_cache import Chunk
-from services.rlm.fetch.index_cache import unread
-from services.rlm.fetch.partition_view import (
-    Bounds,
+from services.rlm.fetch.errors import (
     DamagedLogError,
     FencedReaderError,
+    LostSegmentError,
     NotServedHereError,
     OffsetOutOfRangeError,
-    PartitionView,
+    ReadTimeoutError,
     RecentTierError,
     UnknownLeaderEpochError,
     UnknownPartitionError,
 )
-from services.rlm.fetch.read_ahead import ReadTimeoutError, TierWait
-from services.rlm.fetch.segment_reader import (
-    LostSegmentError,
-    RemoteSegmentReader,
-    local_runs,
-)
+from services.rlm.fetch.index_cache import unread
+from services.rlm.fetch.partition_view import Bounds, PartitionView
+from services.rlm.fetch.read_ahead import TierWait
+from services.rlm.fetch.segment_reader import RemoteSegmentReader, local_runs
 from services.rlm.kafka_log.partition_dir import LocalSegment, LogFileError, SegmentVanishedError
 from services.rlm.partition import Partition
 

@@ -19,7 +19,17 @@ from services.api.remote_log_manager import FetchRole, IsolationLevel
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.fair_queue import Slot
 from services.rlm.copy.gaps import lost_ranges
-from services.rlm.fetch.read_ahead import ReadTimeoutError, TierWait
+from services.rlm.fetch.errors import (
+    FencedReaderError,
+    MovedToTierError,
+    NotServedHereError,
+    OffsetOutOfRangeError,
+    ReadTimeoutError,
+    RecentTierError,
+    UnknownLeaderEpochError,
+    UnknownPartitionError,
+)
+from services.rlm.fetch.read_ahead import TierWait
 from services.rlm.fetch.reader_pool import ReaderPool
 from services.rlm.fetch.segment_lookups import ListedSegments
 from services.rlm.fetch.segment_reader import MetadataAges, RemoteSegmentReader
@@ -32,42 +42,6 @@ T = TypeVar("T")
 
 _ROUNDING_S = 0.005
 """A wait for another read may end so much before the time is over."""
-
-
-class OffsetOutOfRangeError(Exception):
-    """The error for an offset below the log start, beyond the log end, or deleted during the read.
-
-    An offset between the high watermark and the log end is in range, as in Kafka (LocalLog.read),
-    with no records yet.
-    """
-
-
-class NotServedHereError(Exception):
-    """The error for an offset that the tier lacks, if this broker has the log but no role (yet).
-
-    It is not OFFSET_OUT_OF_RANGE, after which a consumer restarts at an end of the log. Only
-    offsets below the tier's log start are certainly gone.
-    """
-
-
-class MovedToTierError(Exception):
-    """The error for a follower's offset that is in the tier, and no more in the leader's log."""
-
-
-class UnknownPartitionError(Exception):
-    """The error for a partition that is neither in the log directories nor in the tier."""
-
-
-class DamagedLogError(Exception):
-    """The error for damaged bytes in a log or an index of the broker; no error of the tier."""
-
-
-class FencedReaderError(Exception):
-    """The error for a reader whose leader epoch is over (KIP-320)."""
-
-
-class UnknownLeaderEpochError(Exception):
-    """The error for a reader whose leader epoch is not known here yet (KIP-320)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +67,6 @@ class Bounds:
         if isolation is IsolationLevel.READ_COMMITTED:
             return min(self.last_stable_offset, self.high_watermark)
         return self.high_watermark
-
-
-class RecentTierError(Exception):
-    """The error if a segment is gone of a tier that was read a moment ago: read it again.
-
-    It is not of the tree of errors that services send.
-    """
 
 
 class PartitionView:

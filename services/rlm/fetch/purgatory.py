@@ -11,7 +11,7 @@ from services.api.calls import current_call
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import FetchPartition, FetchRequest
 from services.records.batches import BatchError
-from services.rlm.fetch.kafka_errors import PARTITION_FAILURES
+from services.rlm.fetch.errors import PARTITION_FAILURES
 from services.rlm.fetch.partition_view import PartitionView
 from services.rlm.fetch.read_ahead import TierWait
 from services.rlm.fetch.segment_reader import RemoteSegmentReader, local_runs

@@ -15,6 +15,7 @@ from services.api.errors import RemoteStorageError, RetriableRemoteStorageError,
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.fetch.chunk_cache import ABANDONED_AFTER_S, MIB, Chunk, ChunkCache
+from services.rlm.fetch.errors import ReadTimeoutError
 
 MIN_REQUEST_BYTES = 64 * 1024
 MIN_SEQUENTIAL_BYTES = 8 * MIB
@@ -26,13 +27,6 @@ RETRY_PAUSE_S = 0.1
 _REMEMBERED_READS = 1024
 
 T = TypeVar("T")
-
-
-class ReadTimeoutError(Exception):
-    """The error if bytes do not arrive in time; their request goes on.
-
-    It is not of the tree of errors that services send: clients would take others for it.
-    """
 
 
 class TierWait:

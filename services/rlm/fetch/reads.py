@@ -28,7 +28,8 @@ from services.common.fair_queue import QuotaLimit
 from services.rlm.fetch.chunk_cache import FILLS_AHEAD, MIB, ChunkCache, ChunkLimits
 from services.rlm.fetch.chunk_cache import LogSource as LogSource
 from services.rlm.fetch.fetcher import Fetcher
-from services.rlm.fetch.index_cache import IndexFileLimits, IndexFiles, RemoteIndexCache
+from services.rlm.fetch.index_cache import RemoteIndexCache
+from services.rlm.fetch.index_files import IndexFileLimits, IndexFiles
 from services.rlm.fetch.offset_finder import OffsetFinder
 from services.rlm.fetch.purgatory import FetchPurgatory
 from services.rlm.fetch.records_deletion import RecordsDeletion

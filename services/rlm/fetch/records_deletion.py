@@ -17,8 +17,12 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.topic_config import RetentionOwner
 from services.api.validation import require_count
 from services.common.retry import replan
-from services.rlm.fetch.kafka_errors import PARTITION_FAILURES, kafka_error
-from services.rlm.fetch.partition_view import NotServedHereError, OffsetOutOfRangeError
+from services.rlm.fetch.errors import (
+    PARTITION_FAILURES,
+    NotServedHereError,
+    OffsetOutOfRangeError,
+    kafka_error,
+)
 from services.rlm.partition import Partition
 from services.rlm.reporting import LineageUnknownError, Reporter, report_of
 

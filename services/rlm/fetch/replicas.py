@@ -17,13 +17,9 @@ from services.api.lineage import Lineage, parse_checkpoint
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.replicas import AuxStateQuery, RemoteLogAuxState
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlm.fetch.partition_view import (
-    FencedReaderError,
-    PartitionView,
-    UnknownLeaderEpochError,
-)
+from services.rlm.fetch.errors import FencedReaderError, ReadTimeoutError, UnknownLeaderEpochError
+from services.rlm.fetch.partition_view import PartitionView
 from services.rlm.fetch.purgatory import UNFOLLOWED_S, FetchPurgatory
-from services.rlm.fetch.read_ahead import ReadTimeoutError
 from services.rlm.fetch.segment_reader import RemoteSegmentReader
 from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 from services.rlm.metrics import AUX_STATE_ERRORS, AUX_STATE_REQUESTS, TopicCounts

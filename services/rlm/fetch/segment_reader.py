@@ -34,10 +34,10 @@ from services.records.index_files import (
 )
 from services.records.runs import BatchRun, IndexEntry, SegmentBytes, TakesBatch, runs_from
 from services.rlm.fetch.chunk_cache import Chunk, ChunkCache
+from services.rlm.fetch.errors import LostSegmentError, ReadThrottledError, ReadTimeoutError
 from services.rlm.fetch.index_cache import RemoteIndexCache
 from services.rlm.fetch.read_ahead import (
     NextSegment,
-    ReadTimeoutError,
     SegmentWindow,
     SequentialRead,
     SequentialReads,
@@ -414,28 +414,6 @@ def _size_of(segment: RemoteLogSegmentMetadata) -> int:
             f"--topic {name.topic_id_partition.topic}`"
         )
     return size
-
-
-class ReadThrottledError(Exception):
-    """The error of a read for which the fetch quota has no bytes left.
-
-    Attributes:
-        wait_s: until it has.
-    """
-
-    def __init__(self, wait_s: float) -> None:
-        super().__init__(
-            f"reads of the tier exceed RLM_REMOTE_LOG_MANAGER_FETCH_MAX_BYTES_PER_SECOND; retry in "
-            f"{wait_s:.1f} s"
-        )
-        self.wait_s = wait_s
-
-
-class LostSegmentError(Exception):
-    """The error if a finished segment's objects are not in the store.
-
-    Data is lost, which a client must not mistake for an offset that never existed.
-    """
 
 
 class TierRead:

@@ -14,9 +14,10 @@ from services.common.inflate import DEFAULT_LIMIT_BYTES
 from services.records.batches import Batch, BatchError
 from services.records.decode import UnreadableRecordsError, records_of
 from services.records.runs import BatchRun
+from services.rlm.fetch.errors import DamagedLogError, ReadTimeoutError
 from services.rlm.fetch.index_cache import damaged, unread
-from services.rlm.fetch.partition_view import DamagedLogError, PartitionView
-from services.rlm.fetch.read_ahead import ReadTimeoutError, TierWait
+from services.rlm.fetch.partition_view import PartitionView
+from services.rlm.fetch.read_ahead import TierWait
 from services.rlm.fetch.segment_reader import local_runs
 from services.rlm.kafka_log.indexes import last_indexed_ms, offset_before
 from services.rlm.kafka_log.local_log import LocalLog

@@ -14,12 +14,8 @@ from services.api.segments import (
     RemoteLogSegmentState,
     SegmentLeaderEpoch,
 )
-from services.rlm.fetch.index_cache import (
-    IndexFileLimits,
-    IndexFiles,
-    RemoteIndexCache,
-    name_of,
-)
+from services.rlm.fetch.index_cache import RemoteIndexCache, name_of
+from services.rlm.fetch.index_files import IndexFileLimits, IndexFiles
 from services.rlm.fetch.segment_reader import local_runs
 from services.rlm.kafka_log.partition_dir import list_segments
 from tests.harness.parsers.of_logs import bundled_files

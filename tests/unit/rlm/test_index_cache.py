@@ -20,12 +20,8 @@ from services.api.errors import (
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.fetch.chunk_cache import ChunkCache, ChunkLimits
-from services.rlm.fetch.index_cache import (
-    IndexFileLimits,
-    IndexFiles,
-    RemoteIndexCache,
-    name_of,
-)
+from services.rlm.fetch.index_cache import RemoteIndexCache, name_of
+from services.rlm.fetch.index_files import IndexFileLimits, IndexFiles
 from services.rlm.fetch.reads import CacheInvalidatingStorage
 from services.rlm.metrics import TopicCounts
 from services.rsm.backends.filesystem import FilesystemStorage

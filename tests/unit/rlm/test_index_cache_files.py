@@ -16,13 +16,8 @@ import pytest
 
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.remote_storage_manager import IndexType
-from services.rlm.fetch.index_cache import (
-    BLOCK_BYTES,
-    RETRY_AFTER_S,
-    IndexFileLimits,
-    IndexFiles,
-    name_of,
-)
+from services.rlm.fetch.index_cache import name_of
+from services.rlm.fetch.index_files import BLOCK_BYTES, RETRY_AFTER_S, IndexFileLimits, IndexFiles
 from tests.harness.published import growth, published
 from tests.harness.small_limits import SmallDisk, small_disk
 
@@ -146,7 +141,7 @@ def test_a_smaller_limit_holds_from_the_start(opens: Opens) -> None:
 def test_the_number_of_files_is_bounded(
     opens: Opens, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.rlm.fetch.index_cache.MAX_FILES", 2)
+    monkeypatch.setattr("services.rlm.fetch.index_files.MAX_FILES", 2)
     fill(opens(), 0, 1, 2)
     assert kept(directory) == [1, 2]
 
@@ -313,7 +308,7 @@ def test_a_hanging_disk_delays_no_other_read(
     files = opens()
     fill(files, 0, 1, 2, 3)
     files.mark_used(NAMES[3])
-    monkeypatch.setattr("services.rlm.fetch.index_cache._LOCK_WAIT_S", 0.01)
+    monkeypatch.setattr("services.rlm.fetch.index_files._LOCK_WAIT_S", 0.01)
     is_hanging, may_go_on = threading.Event(), threading.Event()
     done = getattr(os, hanging)
 
