@@ -178,9 +178,7 @@ def _build_manager(
             recent_s=settings.metadata_max_age_ms / 1000,
             stale_s=settings.metadata_stale_reads_ms / 1000,
             quota=QuotaLimit(
-                max_bytes_per_second=settings.remote_log_manager_fetch_max_bytes_per_second,
-                windows=settings.remote_log_manager_fetch_quota_window_num,
-                window_s=settings.remote_log_manager_fetch_quota_window_size_seconds,
+                max_bytes_per_second=settings.remote_log_manager_fetch_max_bytes_per_second
             ),
             list_offsets_timeout_s=settings.remote_list_offsets_request_timeout_ms / 1000,
             # Delayed fetches leave as many threads to others.

@@ -108,7 +108,7 @@ class CleanupPolicies:
             )
         answers = {topic_id: _answer(view, topic_id, name) for topic_id, name in due.items()}
         self._log_refused(due, answers)
-        unknown = self._take(answers, now_s)
+        unknown = self._store(answers, now_s)
         if unknown:
             raise PassFailedError(
                 f"{len(unknown)} topics are not copied until their cleanup.policy is known; the "
@@ -119,7 +119,7 @@ class CleanupPolicies:
         with self._lock:
             return {key: each.name for key, each in self._topics.items() if _is_due(each, now_s)}
 
-    def _take(self, answers: Mapping[UUID, str | NoPolicy], now_s: float) -> list[str]:
+    def _store(self, answers: Mapping[UUID, str | NoPolicy], now_s: float) -> list[str]:
         """Store the answers; list the topics that are still unknown, with the reason."""
         unknown = []
         with self._lock:

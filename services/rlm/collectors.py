@@ -139,7 +139,7 @@ def _figures(partition: Partition, now_ms: int) -> Iterator[tuple[TopicGauge, fl
     if uncopied.deleted_at_ms is not None:
         yield SECONDS_UNTIL_LOCAL_DELETION, (uncopied.deleted_at_ms - now_ms) / 1000
     yield PARTITIONS_HELD_BACK, any(map(holds_back, partition.copy.problems))
-    tier = partition.tier.last_seen
+    tier = partition.tier.cached
     deleting = [segment for segment in tier.unfinished if segment.state is _DELETING]
     deleting_bytes = tier.deleting_bytes + sum(map(_size_bytes, deleting))
     yield REMOTE_DELETE_LAG_BYTES, deleting_bytes

@@ -81,17 +81,18 @@ class PageDescriber:
             log = local.read() if local else None
             is_fresh = self._refresh(partition, problems)
             if local is not None and log is not None and is_fresh:
-                now += _log_end(local, log, partition.tier.last_seen)
-                now += _history_problem(local, log, partition.tier.last_seen)
+                problem = log_end_problem(local, log, partition.tier.cached.log_start_offset)
+                now += [] if problem is None else [problem]
+                now += _history_problem(local, log, partition.tier.cached)
         except LogFileError as e:
             problems.append(e.problem(held_segments=0))
         except SegmentVanishedError as e:
             problems.append(_unavailable(partition, e))
-        tier = partition.tier.last_seen
+        tier = partition.tier.cached
         log = log.from_offset(tier.log_start_offset) if log else None
         covered = tier.covered(log.lineage if log else Lineage())
-        lost = self._lost(partition, log, covered, ask=is_fresh)
-        known_gaps = self._known_gaps(partition, lost, ask=is_fresh)
+        lost = self._lost(partition, log, covered, refresh=is_fresh)
+        known_gaps = self._known_gaps(partition, lost, refresh=is_fresh)
         lost = [offsets for offsets in lost if offsets not in known_gaps]
         if log is None or local is None:
             problems += partition.copy.rebuilt
@@ -111,24 +112,26 @@ class PageDescriber:
         return _local(partition, log, tier, lost, self._broker_id, problems)
 
     def _lost(
-        self, partition: Partition, log: LocalLog | None, covered: OffsetRanges, *, ask: bool
+        self, partition: Partition, log: LocalLog | None, covered: OffsetRanges, *, refresh: bool
     ) -> list[Range]:
         """Return the lost ranges; the last known ones if RLMM is not called or does not answer."""
-        tier = partition.tier.last_seen
-        if ask:
+        tier = partition.tier.cached
+        if refresh:
             with suppress(RemoteStorageError):
                 return lost_ranges(partition, log, covered, tier)
-        return lost_ranges(partition, log, covered, tier, ask=False)
+        return lost_ranges(partition, log, covered, tier, refresh=False)
 
-    def _known_gaps(self, partition: Partition, lost: Sequence[Range], *, ask: bool) -> list[Range]:
+    def _known_gaps(
+        self, partition: Partition, lost: Sequence[Range], *, refresh: bool
+    ) -> list[Range]:
         """Return the recorded lost ranges.
 
         These are the last known ones if RLMM is not called or does not answer.
         """
-        gaps = partition.tier.gaps.last_seen
-        if lost and ask:
+        gaps = partition.tier.gaps.cached
+        if lost and refresh:
             with suppress(RemoteStorageError):
-                gaps = partition.tier.gaps.refresh(partition.tier.last_seen)
+                gaps = partition.tier.gaps.refresh(partition.tier.cached)
         return [(first, last) for first, last in lost if is_recorded(gaps, first, last)]
 
     def _refresh(self, partition: Partition, problems: list[Problem]) -> bool:
@@ -143,11 +146,6 @@ class PageDescriber:
             return False
         problems.append(_unavailable(partition, self.unavailable))
         return False
-
-
-def _log_end(local: LocalPartition, log: LocalLog, tier: Tier) -> list[Problem]:
-    problem = log_end_problem(local, log, tier.log_start_offset)
-    return [] if problem is None else [problem]
 
 
 def _unavailable(partition: Partition, error: Exception | None) -> Problem:
@@ -298,8 +296,8 @@ def copy_lag_of(partitions: Sequence[Partition], broker_id: int, now_ms: int) ->
 
 def _has_earlier_history(partition: Partition) -> bool:
     local = partition.role.local
-    log = None if local is None else local.last_seen
-    return log is not None and _earlier_history(log, partition.tier.last_seen) is not None
+    log = None if local is None else local.cached
+    return log is not None and _earlier_history(log, partition.tier.cached) is not None
 
 
 def _earlier_history(log: LocalLog, tier: Tier) -> Range | None:
@@ -338,6 +336,6 @@ def _history_problem(local: LocalPartition, log: LocalLog, tier: Tier) -> list[P
 def _is_unchecked(partition: Partition) -> bool:
     """Return whether the partition may have changed since its latest pass."""
     tier = partition.tier
-    return tier.last_seen.known is None or (
-        tier.polled_revision is not None and tier.polled_revision != (tier.last_seen.revision or 0)
+    return tier.cached.known is None or (
+        tier.polled_revision is not None and tier.polled_revision != (tier.cached.revision or 0)
     )

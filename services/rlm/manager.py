@@ -48,7 +48,7 @@ from services.api.remote_log_metadata_manager import (
     all_partitions,
 )
 from services.api.remote_storage_manager import RemoteStorageManager
-from services.api.replicas import AuxStateQuery, RemoteLogAuxState, ReplicaService
+from services.api.replicas import AuxStateQuery, RemoteLogAuxState
 from services.api.topic_config import UNLIMITED
 from services.common.cancellation import Cancellation
 from services.common.fair_queue import FairQueue, QuotaLimit
@@ -208,12 +208,14 @@ class BrokerRemoteLogManager:
             lanes.poll.schedule(_POLL, poller.poll)
         if self._source is not PartitionSource.CALLBACKS:
             disabled = DisabledTopics(self._roles, self._topic_configs, self._stopping)
-            lanes.expiration.schedule(_DISABLED, disabled.look)
+            lanes.expiration.schedule(_DISABLED, disabled.disable_found)
         if self._policies is not None:
             lanes.policies.schedule(_POLICIES, self._policies.refresh)
         if has_logs:
             lanes.scan.schedule(_SCAN, self._scan)
-            lanes.reports.schedule(_REPORTS, self._report)
+            lanes.reports.schedule(
+                _REPORTS, lambda: self._reporter.report_all(self.led_partitions())
+            )
         lanes.revisions.schedule(_REVISIONS, self._follow_revisions)
         lanes.index_cache.schedule(_INDEX_CACHE, self._reads.maintain)
 
@@ -421,17 +423,10 @@ class BrokerRemoteLogManager:
             return False
         return config.retention_bytes != UNLIMITED
 
-    def _report(self) -> None:
-        self._reporter.report_all(self.led_partitions())
-
 
 def _served(partition: Partition) -> ServedPartition:
     leadership, local = partition.role.leadership, partition.role.local
-    log = None if local is None else local.last_seen
+    log = None if local is None else local.cached
     lineage = Lineage() if log is None else log.lineage
     epoch = None if leadership is None else leadership.epoch_of(lineage)
     return ServedPartition(partition.topic_id_partition, epoch, leadership is not None)
-
-
-def _conforms(manager: BrokerRemoteLogManager) -> ReplicaService:
-    return manager

@@ -163,7 +163,7 @@ class TopicGauge(NamedTuple):
 
     name: str
     meaning: str
-    labels: tuple[str, ...]
+    labels: tuple[str, ...] = _OF_TOPIC
 
 
 _SINCE_LAST_SUCCESS = (
@@ -205,20 +205,17 @@ POLL_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
 REMOTE_COPY_LAG_BYTES = TopicGauge(
     "sediment_rlm_remote_copy_lag_bytes",
     "Size of the rolled segments that are not in the tier yet (Kafka: RemoteCopyLagBytes).",
-    _OF_TOPIC,
 )
 
 REMOTE_COPY_LAG_SEGMENTS = TopicGauge(
     "sediment_rlm_remote_copy_lag_segments",
     "Rolled segments that are not in the tier yet (Kafka: RemoteCopyLagSegments).",
-    _OF_TOPIC,
 )
 
 REMOTE_COPY_LAG_SECONDS = TopicGauge(
     "sediment_rlm_remote_copy_lag_seconds",
     "Age of the newest record in the first rolled segment that is not in the tier yet; the "
     "highest of the topic's partitions. 0: everything is in the tier.",
-    _OF_TOPIC,
 )
 
 SECONDS_UNTIL_LOCAL_DELETION = TopicGauge(
@@ -226,7 +223,6 @@ SECONDS_UNTIL_LOCAL_DELETION = TopicGauge(
     "Time until the broker's time-based retention deletes the first segment that is not in the "
     "tier yet; the lowest of the topic's partitions. Only if local.retention.ms is set for the "
     "topic and there is such a segment. Negative: the broker may delete it any moment.",
-    _OF_TOPIC,
 )
 
 PARTITIONS_HELD_BACK = TopicGauge(
@@ -234,40 +230,34 @@ PARTITIONS_HELD_BACK = TopicGauge(
     "Partitions whose rolled segments are not copied until an operator repairs something: a file "
     "of the broker is missing, damaged or unreadable, or a copy was refused. The log names the "
     "problem when it is found; DescribePartitions shows it while it lasts.",
-    _OF_TOPIC,
 )
 
 REMOTE_DELETE_LAG_BYTES = TopicGauge(
     "sediment_rlm_remote_delete_lag_bytes",
     "Size of the segments whose deletion from the tier has begun but not finished (Kafka: "
     "RemoteDeleteLagBytes).",
-    _OF_TOPIC,
 )
 
 REMOTE_DELETE_LAG_SEGMENTS = TopicGauge(
     "sediment_rlm_remote_delete_lag_segments",
     "Segments whose deletion from the tier has begun but not finished (Kafka: "
     "RemoteDeleteLagSegments).",
-    _OF_TOPIC,
 )
 
 REMOTE_LOG_METADATA_COUNT = TopicGauge(
     "sediment_rlm_remote_log_metadata_count",
     "Segments in RLMM, in any state (Kafka: RemoteLogMetadataCount).",
-    _OF_TOPIC,
 )
 
 REMOTE_LOG_SIZE_BYTES = TopicGauge(
     "sediment_rlm_remote_log_size_bytes",
     "Size of the segments in the tier, including those being deleted (Kafka: RemoteLogSizeBytes).",
-    _OF_TOPIC,
 )
 
 REMOTE_LOG_SIZE_COMPUTATION_SECONDS = TopicGauge(
     "sediment_rlm_remote_log_size_computation_seconds",
     "Duration of the latest listing of segments, from which their size is computed (Kafka: "
     "RemoteLogSizeComputationTime).",
-    _OF_TOPIC,
 )
 
 TASKS_IDLE_RATIO = TopicGauge(

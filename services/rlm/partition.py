@@ -193,7 +193,7 @@ class CopyState:
     blocked: Problem | None = None
     problem_log: ProblemLog = field(default_factory=ProblemLog)
 
-    def note(self, problems: tuple[Problem, ...]) -> None:
+    def record(self, problems: tuple[Problem, ...]) -> None:
         """Replace the problems by those of a pass; add the indexes that it rebuilt."""
         self.problems = tuple(p for p in problems if p.kind is not ProblemKind.INDEX_REBUILT)
         known = {p.path for p in self.rebuilt}

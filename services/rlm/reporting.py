@@ -66,7 +66,7 @@ _NOT_NOW = (LogFileError, SegmentVanishedError, LineageUnknownError, RemoteStora
 
 
 def report_of(
-    partition: Partition, broker_id: int, *, by_last_seen: bool = False
+    partition: Partition, broker_id: int, *, by_cached: bool = False
 ) -> PartitionReport | None:
     """Make the report of a partition whose log is here, without its number.
 
@@ -74,7 +74,7 @@ def report_of(
     it has no log or no leader epochs, or the tier's log start belongs to another log.
 
     Args:
-        by_last_seen: use the last known tier state and do not call RLMM; do not send such a report.
+        by_cached: use the last known tier state and do not call RLMM; do not send such a report.
 
     Raises:
         LineageUnknownError: if the tier's leader epochs are lost, so that no report may be sent.
@@ -83,8 +83,8 @@ def report_of(
     if log is None:
         return None
     # The log first: records that it has lost by now are in a tier that is read later.
-    tier = partition.tier.last_seen if by_last_seen else partition.tier.refresh()
-    if not by_last_seen and tier.known:
+    tier = partition.tier.cached if by_cached else partition.tier.refresh()
+    if not by_cached and tier.known:
         partition.tier.beginning.read(tier)
     return _draft_report(partition, broker_id, log, tier)
 
@@ -113,7 +113,7 @@ def _draft_report(
     was_deleted = partition.report.announced and tier.known is False
     if was_deleted or led.log.log_end_offset < tier.log_start_offset:
         return None
-    draft, begins_at = partition.report.draft, partition.tier.beginning.last_seen
+    draft, begins_at = partition.report.draft, partition.tier.beginning.cached
     if (
         draft is None
         or draft.begins_at != begins_at
@@ -133,7 +133,7 @@ def _new_report(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) 
     # not counted, so that retention by size deletes too little rather than too much.
     copied_through = max(tier.covered(log.lineage).last, tier.log_start_offset - 1)
     only_local_bytes = _only_local_bytes(log, copied_through)
-    begins_at = partition.tier.beginning.last_seen
+    begins_at = partition.tier.beginning.cached
     if begins_at is not None and not tier.segments:
         copied_through = max(copied_through, min(begins_at, log.segments[0].base_offset) - 1)
     return PartitionReport(
@@ -204,11 +204,11 @@ def _rsm_last(partition: Partition) -> int:
 
     The partitions for which RSM did not answer come last.
     """
-    log = partition.role.local.last_seen if partition.role.local else None
+    log = partition.role.local.cached if partition.role.local else None
     lineage = partition.tier.lineage
-    if log is None or not lineage.needs_rsm(partition.tier.last_seen, log.lineage):
+    if log is None or not lineage.needs_rsm(partition.tier.cached, log.lineage):
         return 0
-    return 1 + lineage.asked_in_vain
+    return 1 + lineage.unanswered_calls
 
 
 def _is_same(sent: PartitionReport, report: PartitionReport) -> bool:
@@ -292,7 +292,7 @@ class Reporter:
                 yield _Draft(partition, report)
 
     def _report_if_due(self, partition: Partition) -> PartitionReport | None:
-        tier, sent = partition.tier.last_seen, partition.report.sent
+        tier, sent = partition.tier.cached, partition.report.sent
         if tier.known is None:
             return None
         if sent is None:
@@ -315,7 +315,7 @@ class Reporter:
         reports = [self._numbered(draft) for draft in drafts]
         outcomes = self._rlmm.report_partition_state(reports)
         for draft, report, outcome in zip(drafts, reports, outcomes, strict=True):
-            self._note(draft.partition, report, outcome)
+            self._record_outcome(draft.partition, report, outcome)
         return outcomes
 
     def _numbered(self, draft: _Draft) -> PartitionReport:
@@ -337,7 +337,9 @@ class Reporter:
             return 0  # New to RLMM; any other reason is in the outcome of the report.
         return state.report.report_number if state.report else 0
 
-    def _note(self, partition: Partition, report: PartitionReport, outcome: ReportOutcome) -> None:
+    def _record_outcome(
+        self, partition: Partition, report: PartitionReport, outcome: ReportOutcome
+    ) -> None:
         if isinstance(outcome, RetriableRemoteStorageError):
             return
         with self._lock:

@@ -68,7 +68,7 @@ class Revisions:
         does, or when the partitions change. More than MAX_WATCHED partitions are always polled.
         """
         watch = self._watch
-        if watch is not None and watch.is_alive() and watch.asked == set(names):
+        if watch is not None and watch.is_alive() and watch.requested == set(names):
             return
         with self._lock:
             # An earlier watch must not overwrite what is polled now.
@@ -90,7 +90,7 @@ class Revisions:
         at_s = self._clock()
         waiting = iter(names)
         while batch := list(islice(waiting, MAX_REVISIONS)):
-            polled |= self._ask(batch)
+            polled |= self._revisions_of(batch)
         with self._lock:
             self._known, self._at_s = polled, at_s
             self._watched = {name: at for name, at in self._watched.items() if name in polled}
@@ -110,7 +110,7 @@ class Revisions:
         with self._lock:
             return self._resets[name]
 
-    def _ask(self, names: Sequence[TopicIdPartition]) -> dict[TopicIdPartition, int]:
+    def _revisions_of(self, names: Sequence[TopicIdPartition]) -> dict[TopicIdPartition, int]:
         """Return the revisions of all partitions that RLMM accepts.
 
         RLMM refuses the whole request for one bad partition, for example if it knows the topic id
@@ -122,7 +122,7 @@ class Revisions:
             if len(names) == 1:
                 return {}
             middle = len(names) // 2
-            return self._ask(names[:middle]) | self._ask(names[middle:])
+            return self._revisions_of(names[:middle]) | self._revisions_of(names[middle:])
 
     def _begin_watch(self, names: Sequence[TopicIdPartition]) -> None:
         with self._lock:
@@ -146,7 +146,7 @@ class Revisions:
                         live = len(watched)
                         REVISIONS_WATCHED.inc(live)
                         self._is_polling_logged = False
-                    if not self._take(watch, update):
+                    if not self._apply(watch, update):
                         return
                     if self._clock() - watch.progress_s > STALLED_S:
                         raise RetriableRemoteStorageError(
@@ -161,8 +161,8 @@ class Revisions:
         finally:
             REVISIONS_WATCHED.dec(live)
 
-    def _take(self, watch: "_Watch", update: WatchUpdate) -> bool:
-        """Take an update; return whether the watch continues."""
+    def _apply(self, watch: "_Watch", update: WatchUpdate) -> bool:
+        """Apply an update; return whether the watch continues."""
         with self._lock:
             if watch is not self._watch:
                 return False
@@ -172,7 +172,7 @@ class Revisions:
                 self._watched[name] = each.revision, each.changed_at_us
                 self._resets[name] += each.everything
             self._at_s = max(self._at_s, watch.began_s + update.complete_through_ms / 1000)
-            watch.note_progress(update.complete_through_ms, self._clock())
+            watch.record_progress(update.complete_through_ms, self._clock())
             return True
 
 
@@ -180,7 +180,7 @@ class _Watch(threading.Thread):
     """Read a watch of partitions in a thread of its own.
 
     Attributes:
-        asked: the partitions to follow.
+        requested: the partitions to follow.
         accepted: those that RLMM accepts, in the order of the request.
         began_s: a time before the call, so that no update counts as later than it is.
         progress_s: when an update was last complete up to a later time than the one before.
@@ -188,20 +188,20 @@ class _Watch(threading.Thread):
 
     def __init__(
         self,
-        asked: frozenset[TopicIdPartition],
+        requested: frozenset[TopicIdPartition],
         accepted: Sequence[TopicIdPartition],
         began_s: float,
         read: "Callable[[_Watch], None]",
     ) -> None:
         super().__init__(name="revision-watch", daemon=True)
-        self.asked = asked
+        self.requested = requested
         self.accepted = accepted
         self.began_s = began_s
         self.progress_s = began_s
         self._complete_through_ms = -1
         self._read = read
 
-    def note_progress(self, complete_through_ms: int, now_s: float) -> None:
+    def record_progress(self, complete_through_ms: int, now_s: float) -> None:
         if complete_through_ms > self._complete_through_ms:
             self._complete_through_ms = complete_through_ms
             self.progress_s = now_s

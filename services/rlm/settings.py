@@ -21,10 +21,6 @@ from services.rlm.roles.partition_roles import PartitionSource
 
 _INT32_MAX = 2**31 - 1
 
-QuotaWindowS = Annotated[
-    int, Field(ge=1, le=_INT32_MAX, description="Length of each of these windows, s.")
-]
-
 
 class RlmSettings(ServiceSettings):
     """The settings of RLM, read once in `__main__`."""
@@ -168,13 +164,6 @@ class RlmSettings(ServiceSettings):
         description="Maximum rate of all reads of the tier together, bytes/s. A read that begins "
         "while it is used up is answered without records, with the time to wait. 2^63-1: no limit.",
     )
-    remote_log_manager_fetch_quota_window_num: int = Field(
-        default=11,
-        ge=1,
-        le=_INT32_MAX,
-        description="Maximum windows whose unused rate may be used in one burst of reads.",
-    )
-    remote_log_manager_fetch_quota_window_size_seconds: QuotaWindowS = 1
     log_remote_copy_lag_ms: int = Field(
         default=0,
         ge=-1,

@@ -65,15 +65,8 @@ def _ignore(segment: RemoteLogSegmentMetadata) -> None:
 class TierState:
     """Follow one partition in RLMM. Thread-safe.
 
-    Reading an unchanged partition costs one row, or nothing while its revision is known.
-
     Args:
         revisions: the latest known revisions; None if nothing follows them.
-
-    Attributes:
-        lineage: of the tier, read from RSM.
-        gaps, raised_log_start: from RLMM, read only if offsets are missing.
-        beginning: from RLMM, read once.
     """
 
     def __init__(
@@ -101,7 +94,7 @@ class TierState:
         """The duration of the latest listing of all segments, seconds."""
 
     @property
-    def last_seen(self) -> Tier:
+    def cached(self) -> Tier:
         return self._tier
 
     @property
@@ -226,11 +219,11 @@ class TierState:
         age_s = time.monotonic() - self._current_s
         return (self._tier, age_s) if age_s <= max_age_s else None
 
-    def take(self, listed: Tier) -> None:
+    def adopt(self, listed: Tier) -> None:
         """Use a tier that another caller listed completely at one revision."""
         with self._lock:
-            seen = self._tier.revision
-            if listed.revision is not None and (seen is None or seen < listed.revision):
+            known = self._tier.revision
+            if listed.revision is not None and (known is None or known < listed.revision):
                 self._tier = listed
 
     def _read(self, page: SegmentPage, listed: OnListed) -> Tier:
@@ -269,7 +262,7 @@ class RecordedGaps:
         self._gaps: tuple[OffsetGap, ...] = ()
 
     @property
-    def last_seen(self) -> tuple[OffsetGap, ...]:
+    def cached(self) -> tuple[OffsetGap, ...]:
         return self._gaps
 
     def forget(self) -> None:
@@ -307,7 +300,7 @@ class LogBeginning:
         self._offset: int | None = None
 
     @property
-    def last_seen(self) -> int | None:
+    def cached(self) -> int | None:
         """Return the offset; None if it is unknown, or the tier was not empty."""
         return self._offset
 
@@ -333,7 +326,7 @@ class LogBeginning:
             self._is_read = True
 
     def begin(self, tier: Tier, log_start_offset: int, removed_before_offset: int) -> None:
-        """Note the log of a pass that copies; offsets that were deleted on request are not lost."""
+        """Record the log of a pass that copies; offsets deleted on request are not lost."""
         with self._lock:
             if self._offset is not None:
                 self._offset = max(self._offset, removed_before_offset)
@@ -347,7 +340,7 @@ class LogBeginning:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Cause:
     """The answer whether tiering was disabled at a log start, by the events up to a revision."""
 
     log_start_offset: int
@@ -369,16 +362,16 @@ class RaisedLogStart:
         self._rlmm = rlmm
         self._name = topic_id_partition
         self._lock = threading.Lock()
-        self._seen: _Seen | None = None
+        self._cause: _Cause | None = None
 
     def forget(self) -> None:
         """Read it again, whatever the revision."""
         with self._lock:
-            self._seen = None
+            self._cause = None
 
-    def last_seen(self, tier: Tier) -> int:
+    def cached(self, tier: Tier) -> int:
         """Return the result of `refresh` without RLMM; an unknown cause counts as retention."""
-        return _kept_from(tier, self._seen)
+        return _copied_from(tier, self._cause)
 
     def refresh(self, tier: Tier) -> int:
         """Return the tier's log start if everything above was to be copied; 0 if unknown.
@@ -387,37 +380,37 @@ class RaisedLogStart:
             RemoteResourceNotFoundError: if the partition never existed.
         """
         with self._lock:
-            self._seen = seen = self._look(tier)
-        return _kept_from(tier, seen)
+            self._cause = self._find_cause(tier)
+            return _copied_from(tier, self._cause)
 
-    def _look(self, tier: Tier) -> _Seen | None:
-        seen, revision = self._seen, tier.revision
-        if seen is not None and seen.log_start_offset != tier.log_start_offset:
-            seen = None
+    def _find_cause(self, tier: Tier) -> _Cause | None:
+        cause, revision = self._cause, tier.revision
+        if cause is not None and cause.log_start_offset != tier.log_start_offset:
+            cause = None
         # Only another raise of the log start ends the effect of TIERING_DISABLED.
-        is_settled = seen is not None and (seen.is_disabled or seen.revision == revision)
+        is_settled = cause is not None and (cause.is_disabled or cause.revision == revision)
         if is_settled or revision is None:
-            return seen
-        query = EventQuery(self._name, 0 if seen is None else seen.revision)
-        event = latest_event(self._rlmm, query, revision, _tells)
+            return cause
+        query = EventQuery(self._name, 0 if cause is None else cause.revision)
+        event = latest_event(self._rlmm, query, revision, _shows_cause)
         if event is not None:
             is_disabled = event.reason == _DISABLED
         else:
-            is_disabled = seen is None and self._may_be_disabled()
-        return _Seen(tier.log_start_offset, revision, is_disabled)
+            is_disabled = cause is None and self._may_be_disabled()
+        return _Cause(tier.log_start_offset, revision, is_disabled)
 
     def _may_be_disabled(self) -> bool:
         """Return whether the settings allow disabling now, because the audit trail is too short."""
         return self._rlmm.topic_config(self._name.topic_id).config.remote_log_delete_on_disable
 
 
-def _kept_from(tier: Tier, seen: _Seen | None) -> int:
-    if seen is not None and seen.is_disabled and seen.log_start_offset == tier.log_start_offset:
+def _copied_from(tier: Tier, cause: _Cause | None) -> int:
+    if cause is not None and cause.is_disabled and cause.log_start_offset == tier.log_start_offset:
         return 0
     return tier.log_start_offset
 
 
-def _tells(event: PartitionEvent) -> bool:
+def _shows_cause(event: PartitionEvent) -> bool:
     # If the log start was already at this offset, disabling wrote no LOG_START event.
     return event.kind == "LOG_START" or event.reason == _DISABLED
 
@@ -426,11 +419,11 @@ class TierLineage:
     """Follow the newest segment's LEADER_EPOCH index, which has the whole lineage. Thread-safe.
 
     Attributes:
-        asked_in_vain: requests in a row that RSM or its store did not answer.
+        unanswered_calls: requests in a row that RSM or its store did not answer.
     """
 
     def __init__(self, rsm: RemoteStorageManager) -> None:
-        self.asked_in_vain = 0
+        self.unanswered_calls = 0
         self._rsm = rsm
         self._lock = threading.Lock()
         self._read_from: RemoteLogSegmentId | None = None
@@ -444,7 +437,7 @@ class TierLineage:
         Raises:
             RemoteResourceNotFoundError, CorruptSegmentError: if the index cannot be read.
         """
-        if _reaches_back(tier, local):
+        if reaches_back(tier, local):
             return local
         return self.of(tier).merged_with_report(local)
 
@@ -452,7 +445,7 @@ class TierLineage:
         """Return whether `merged` has to call RSM."""
         newest = tier.newest
         is_read = newest is not None and self._read_from == newest.remote_log_segment_id
-        return not is_read and not _reaches_back(tier, local)
+        return not is_read and not reaches_back(tier, local)
 
     @property
     def last_read(self) -> Lineage:
@@ -474,19 +467,17 @@ class TierLineage:
             return self._lineage
 
     def _index_of(self, segment: RemoteLogSegmentMetadata) -> bytes:
-        in_vain, self.asked_in_vain = self.asked_in_vain, 0
+        unanswered, self.unanswered_calls = self.unanswered_calls, 0
         try:
             return b"".join(self._rsm.fetch_index(segment, IndexType.LEADER_EPOCH))
         except (RetriableRemoteStorageError, ThrottledError) as e:
-            self.asked_in_vain = in_vain + 1
+            self.unanswered_calls = unanswered + 1
             name = segment.remote_log_segment_id
             raise RetriableRemoteStorageError(
                 f"cannot read the tier's leader epochs from {name}; retrying: {e}"
             ) from e
 
 
-def _reaches_back(tier: Tier, local: Lineage) -> bool:
-    """Return whether the broker's lineage reaches back to the tier's beginning."""
-    if tier.newest is None or tier.start_offset is None:
-        return True
-    return local.epoch_for_offset(tier.start_offset) is not None
+def reaches_back(tier: Tier, lineage: Lineage) -> bool:
+    """Return whether the lineage reaches back to the tier's beginning."""
+    return tier.start_offset is None or lineage.epoch_for_offset(tier.start_offset) is not None

@@ -156,7 +156,7 @@ def test_offsets_epochs_and_bytes_are_those_of_rlm(
 
 def ask(address: str, request: Any) -> Any:
     with connected(address, KafkaSecurity().connection_options(), 30) as connection:
-        return connection.ask(request)
+        return connection.call(request)
 
 
 def test_one_node_leads_everything_that_it_lists(address: str) -> None:

@@ -72,7 +72,7 @@ def test_many_problems_are_listed_in_part_and_counted(stack: Stack, log_dir: Pat
         for number in range(50)
     )
     sick = new_partition(NAME, LocalPartition(partition), stack.rsm, stack.rlmm)
-    sick.copy.note(problems)
+    sick.copy.record(problems)
     ((found,), _) = PageDescriber(7).page([sick])
     assert found.problems[:20] == problems[:20]
     assert [p.message for p in found.problems[20:]] == ["and 30 more"]
@@ -86,7 +86,7 @@ def test_a_page_ends_early_if_there_are_too_many_problems(stack: Stack, log_dir:
     page = rlm.describe_partitions(page_size=1000)
     assert len(page.partitions) == 120
     for name in [d.topic_id_partition for d in page.partitions]:
-        rlm._roles.partition(name).copy.note(
+        rlm._roles.partition(name).copy.record(
             tuple(Problem(ProblemKind.COPY_FAILED, "p", "", n) for n in range(20))
         )
     page = rlm.describe_partitions(page_size=1000)

@@ -148,7 +148,7 @@ def test_a_partition_that_rlmm_knows_is_followed_without_a_folder(
     assert send(client("broker"), [PAYROLL, CLICKS], FOLLOWER) == [None, None]
     run_all(rlm)
     turn(rlm.lanes.followers)
-    seen = [rlm._roles.partition(name).tier.last_seen.segments for name in (PAYROLL, CLICKS)]
+    seen = [rlm._roles.partition(name).tier.cached.segments for name in (PAYROLL, CLICKS)]
     assert seen == [1, 0]
     assert [s.topic_id_partition for s in all_partitions(stack.rlmm)] == [PAYROLL]
 

@@ -130,7 +130,7 @@ def test_a_follower_knows_the_tier_and_changes_nothing(
         turn(follower.lanes.followers)
     assert stack.ranges() == ALL
     assert stack.rlmm.partition_state(NAME).value.report == before
-    assert follower._roles.partition(NAME).tier.last_seen.segments == 6
+    assert follower._roles.partition(NAME).tier.cached.segments == 6
     found = description(follower)
     assert (found.role, found.leader_id, found.leader_epoch) == (FOLLOWER, -1, EPOCH)
 
@@ -153,7 +153,7 @@ def test_a_followed_partition_that_fails_in_any_way_delays_no_other(
         send_role(rlm, FOLLOWER, EPOCH, name)
     for _ in range(3):
         turn(rlm.lanes.followers)
-    seen = [rlm._roles.partition(name).tier.last_seen.known for name in names]
+    seen = [rlm._roles.partition(name).tier.cached.known for name in names]
     assert seen == [None, True, True]
 
 

@@ -114,7 +114,7 @@ def test_segments_marked_while_the_store_is_away_are_not_kept_in_memory(
     rlm = BrokerRemoteLogManager([log_dir], without_store, stack.rlmm, AT_ONCE)
     take_turns(rlm, rounds=2)
     (partition,) = rlm.led_partitions()
-    seen = partition.tier.last_seen
+    seen = partition.tier.cached
     assert (seen.segments, seen.deleting_segments, seen.unfinished) == (2, ROLLED - 2, [])
     assert seen.deleting_bytes > 0
 
@@ -128,5 +128,5 @@ def test_deleted_segments_are_not_kept_in_memory(
 ) -> None:
     lists.let_go.set()
     assert rlm.lanes.expiration.wait_idle(DEADLINE_S)
-    tiers = [partition.tier.last_seen for partition in rlm.led_partitions()]
+    tiers = [partition.tier.cached for partition in rlm.led_partitions()]
     assert [(tier.segments, tier.deleting_segments) for tier in tiers] == [(2, 0)] * len(NAMES)

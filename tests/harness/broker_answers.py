@@ -108,7 +108,7 @@ class BrokerAnswers:
         """Ask; again once an earlier answer lets the client, which keeps to its throttle time."""
         while True:
             try:
-                return self._connection.ask(request)
+                return self._connection.call(request)
             except NodeNotReadyError:
                 Event().wait(0.01)
 
@@ -134,7 +134,7 @@ class BrokerAnswers:
             timeout_ms=int(_TIMEOUT_S * 1000),
             min_version=11,
         )
-        ((answer,),) = (topic.partitions for topic in self._connection.ask(request).topics)
+        ((answer,),) = (topic.partitions for topic in self._connection.call(request).topics)
         assert answer.error_code == 0, answer
         return answer.timestamp, answer.offset, answer.leader_epoch
 
@@ -148,7 +148,7 @@ class BrokerAnswers:
             request: Any = OffsetForLeaderEpochRequest(
                 replica_id=_CONSUMER, topics=[_Epochs(topic=name.topic, partitions=[wanted])]
             )
-            ((answer,),) = (topic.partitions for topic in self._connection.ask(request).topics)
+            ((answer,),) = (topic.partitions for topic in self._connection.call(request).topics)
             assert answer.error_code == 0, answer
             found.append((answer.leader_epoch, answer.end_offset))
         return found

@@ -43,17 +43,16 @@ def lost_ranges(
     covered: OffsetRanges,
     tier: Tier,
     *,
-    ask: bool = True,
+    refresh: bool = True,
 ) -> list[Range]:
     """Return the lost offset ranges (rules.lost_before_copy).
 
     RLMM is called only if offsets are missing right after the tier's log start.
 
     Args:
-        ask: if False, use the last answer of RLMM.
+        refresh: if False, use the last answer of RLMM.
     """
-
-    beginning = partition.tier.beginning.last_seen
+    beginning = partition.tier.beginning.cached
 
     def behind(raised_log_start: int) -> list[Range]:
         begins_at = raised_log_start or beginning
@@ -63,7 +62,7 @@ def lost_ranges(
     if lost == behind(0):
         return lost
     raised = partition.tier.raised_log_start
-    return behind(raised.refresh(tier) if ask else raised.last_seen(tier))
+    return behind(raised.refresh(tier) if refresh else raised.cached(tier))
 
 
 @dataclass

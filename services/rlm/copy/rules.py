@@ -269,7 +269,7 @@ class UncopiedTopics:
         self._lock = threading.Lock()
         self._logged: LRUCache[UUID, str] = LRUCache(_MAX_LOGGED)
 
-    def note(self, name: TopicIdPartition, rule: CopyRule) -> None:
+    def log(self, name: TopicIdPartition, rule: CopyRule) -> None:
         if rule.is_awaited:
             return
         with self._lock:
@@ -312,7 +312,7 @@ class CopyRules:
         )
         if rule.copies and self.cleanup_policies is not None:
             rule = _with_policy(rule, self.cleanup_policies.of(name))
-        self.uncopied_topics.note(name, rule)
+        self.uncopied_topics.log(name, rule)
         return rule
 
     def _disabled_by(self, name: TopicIdPartition, config: TopicConfig) -> str:

@@ -336,17 +336,14 @@ class SegmentCopier:
                 e,
             )
             return
-        if is_given_up:
-            self._try_delete_objects(segment)
-
-    def _try_delete_objects(self, segment: RemoteLogSegmentMetadata) -> None:
+        if not is_given_up:
+            return
         try:
             self._rsm.delete_log_segment_data(segment)
         except RemoteStorageError:
-            name = segment.remote_log_segment_id
             _log.warning(
                 "%s is deleted, but its objects are not; `sediment reconcile` finds them",
-                name,
+                segment_id,
                 exc_info=True,
             )
 

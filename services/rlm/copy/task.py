@@ -58,6 +58,7 @@ from services.rlm.metrics import COPY_THROTTLE_SECONDS
 from services.rlm.partition import Leadership, Partition, Uncopied, uncopied_of
 from services.rlm.reporting import announce
 from services.rlm.tier import OffsetRanges, Tier
+from services.rlm.tier_state import reaches_back
 
 _POLICY_RETRY_S = 3.0
 """The interval of passes until the cluster has returned the cleanup policy."""
@@ -205,7 +206,7 @@ class CopyTask:
         except RemoteStorageError as e:
             report.problems.append(refused(e, str(local.found.path), held_segments=0))
             report.failed(e, may_pass=isinstance(e, RETRIABLE_ERRORS))
-        self._partition.copy.note(tuple(report.problems))
+        self._partition.copy.record(tuple(report.problems))
 
     def _pass(self, local: LocalPartition, leadership: Leadership, report: PassReport) -> None:
         log = local.read()
@@ -223,10 +224,11 @@ class CopyTask:
             return
         self._resting = None
         self._uncopied_before = self._uncopied
+        self._rule = self._rules.of(self._name)
         self._leadership, self._epoch = leadership, leadership.epoch_of(log.lineage)
         # Publish lag from the last known tier state: metrics stay current while RLMM is down.
-        self._note_uncopied(log, self._partition.tier.last_seen)
-        rule = self._read_rule()
+        self._record_uncopied(log, self._partition.tier.cached)
+        rule = self._rule
         announce(self._rlmm, self._partition, leadership, self._epoch, self._broker_id)
         if rule.is_awaited:
             report.more_after_s = _POLICY_RETRY_S
@@ -234,7 +236,7 @@ class CopyTask:
         tier = self._partition.tier.refresh()
         if tier.known is False:
             # The announcement adds the partition, unless its deletion is finished.
-            self._note_uncopied(log, tier)
+            self._record_uncopied(log, tier)
             report.problems.append(partition_deleted(str(local.found.path), len(log.rolled)))
             return
         beginning = self._partition.tier.beginning
@@ -244,7 +246,7 @@ class CopyTask:
         else:
             beginning.forget()
         dangling = end_dangling_copies(self._copier, self._broker_id, tier.unfinished, report)
-        self._note_uncopied(log, tier)
+        self._record_uncopied(log, tier)
         if dangling.failure is not None:
             covered = tier.covered(log.lineage)
             if dangling.stops_copying(covered, self._copier.now_ms()):
@@ -256,7 +258,7 @@ class CopyTask:
         if dangling.failure is not None and not report.failure:
             raise dangling.failure
         if report.found_nothing and not self._uncopied and not tier.unfinished:
-            self._resting = self._seen(log, leadership)
+            self._resting = self._state_at(log, leadership)
 
     def _compacted(
         self, local: LocalPartition, log: LocalLog, tier: Tier, rule: CopyRule
@@ -270,12 +272,12 @@ class CopyTask:
         if self._resting is None:
             return False
         log = local.read()
-        return log is not None and self._resting == self._seen(log, leadership)
+        return log is not None and self._resting == self._state_at(log, leadership)
 
-    def _seen(self, log: LocalLog, leadership: Leadership) -> _Resting | None:
+    def _state_at(self, log: LocalLog, leadership: Leadership) -> _Resting | None:
         """Return the state that is known without RLMM; None if RLMM has to be read."""
         tier = self._partition.tier
-        if not tier.is_as_polled or log.log_end_offset < tier.last_seen.log_start_offset:
+        if not tier.is_as_polled or log.log_end_offset < tier.cached.log_start_offset:
             return None
         return _Resting(
             log.rolled,
@@ -284,36 +286,23 @@ class CopyTask:
             log.removed_before_offset,
             leadership,
             self._rules.of(self._name),
-            tier.last_seen.revision,
+            tier.cached.revision,
         )
 
-    def _read_rule(self) -> CopyRule:
-        self._rule = self._rules.of(self._name)
-        return self._rule
-
-    def _note_uncopied(self, log: LocalLog, tier: Tier) -> None:
+    def _record_uncopied(self, log: LocalLog, tier: Tier) -> None:
         """Publish what is not in the tier, also if it is held back."""
         rule = self._rule
         if tier.known is None or not (rule.copies or rule.is_awaited or rule.compaction):
-            self._note_nothing_uncopied()
-            return
-        if log.log_end_offset < tier.log_start_offset:  # It is not the log that was copied.
-            self._uncopied = list(log.rolled)
+            self._publish_uncopied([])
+        elif log.log_end_offset < tier.log_start_offset:  # It is not the log that was copied.
+            self._publish_uncopied(list(log.rolled))
         else:
             log = log.from_offset(tier.log_start_offset)
-            self._uncopied = uncopied_log_segments(log, tier.covered(log.lineage))
-        self._publish_uncopied()
+            self._publish_uncopied(uncopied_log_segments(log, tier.covered(log.lineage)))
 
-    def _note_nothing_uncopied(self) -> None:
-        self._uncopied = []
-        self._publish_uncopied()
-
-    def _note_copied(self, copied: LocalSegment) -> None:
-        self._uncopied = [s for s in self._uncopied if s.base_offset != copied.base_offset]
-        self._publish_uncopied()
-
-    def _publish_uncopied(self) -> None:
-        self._partition.copy.uncopied = uncopied_of(self._uncopied, self._rule.local_retention_ms)
+    def _publish_uncopied(self, segments: list[LocalSegment]) -> None:
+        self._uncopied = segments
+        self._partition.copy.uncopied = uncopied_of(segments, self._rule.local_retention_ms)
 
     def _copy_what_is_rolled(
         self,
@@ -426,7 +415,7 @@ class CopyTask:
             reported = self._rlmm.partition_state(self._name).value.lineage.merged_with_report(
                 local
             )
-            if not isinstance(e, _LOST) and not _reaches_back(tier, reported):
+            if not isinstance(e, _LOST) and not reaches_back(tier, reported):
                 raise
             _log.warning(
                 "%s: cannot read the tier's leader epochs; using those that RLMM was sent",
@@ -471,28 +460,31 @@ class CopyTask:
                 )
                 # The bytes sent must be those that were inspected; the folder is checked once.
                 local.require_there()
-                if not self._is_led_as_begun(local):
+                if not self._is_still_led(local):
                     report.more_after_s = 0.0
                     return
-                if not self._read_rule().copies:
-                    self._note_nothing_uncopied()
+                self._rule = self._rules.of(self._name)
+                if not self._rule.copies:
+                    self._publish_uncopied([])
                     return
                 self._end_quota_turn()
                 self._copy(inspected, report)
             if trouble:
                 return
-            self._note_copied(segment)
+            self._publish_uncopied(
+                [s for s in self._uncopied if s.base_offset != segment.base_offset]
+            )
             report.problems += inspected.rebuilt
             report.copied_segments += 1
             report.copied_bytes += inspected.size_bytes
             self._progress.copied(self._name, segment.base_offset, inspected.size_bytes)
 
-    def _is_led_as_begun(self, local: LocalPartition) -> bool:
+    def _is_still_led(self, local: LocalPartition) -> bool:
         """Return whether the leader epoch of this pass is still the latest known here.
 
         RLMM refuses a copy under an older epoch.
         """
-        leadership, log = self._partition.role.leadership, local.last_seen
+        leadership, log = self._partition.role.leadership, local.cached
         if leadership is None or leadership != self._leadership or log is None:
             return False
         return leadership.epoch_of(log.lineage) == self._epoch
@@ -569,11 +561,6 @@ class CopyTask:
             if isinstance(e, CustomMetadataTooLargeError):
                 self._partition.copy.blocked = trouble[0]
         report.problems += trouble
-
-
-def _reaches_back(tier: Tier, lineage: Lineage) -> bool:
-    start_offset = tier.start_offset
-    return start_offset is None or lineage.epoch_for_offset(start_offset) is not None
 
 
 @contextmanager

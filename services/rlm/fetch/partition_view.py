@@ -259,7 +259,7 @@ class PartitionView:
             RetriableRemoteStorageError: if the tier is needed and unreachable.
         """
         self.read_log()
-        self.tier = self.partition.tier.last_seen
+        self.tier = self.partition.tier.cached
         needs_tier = self.log is None or offset < self.log.log_start_offset
         if needs_tier and not self._use_recent(offset, isolation):
             self.refresh_tier(offset)

@@ -74,7 +74,7 @@ class RecordsDeletion:
                 f"{name}: this broker does not lead the partition, or has not its log; ask the "
                 "leader's RLM"
             )
-        high_watermark = max(report.high_watermark, partition.tier.last_seen.log_start_offset)
+        high_watermark = max(report.high_watermark, partition.tier.cached.log_start_offset)
         offset = high_watermark if before_offset == HIGH_WATERMARK else before_offset
         if offset > high_watermark:
             raise OffsetOutOfRangeError(

@@ -54,7 +54,7 @@ _Topic = ListOffsetsRequest.ListOffsetsTopic
 MAX_TOPICS_A_REQUEST = 500
 MAX_PARTITIONS_A_REQUEST = 5_000
 
-MAX_OTHERS_ASKED = 3
+MAX_OTHER_BROKERS = 3
 """The most brokers besides the bootstrap servers that one view tries."""
 
 NO_LEADER = -1
@@ -78,7 +78,7 @@ class BrokerConnection:
         self._connection = connection
         self._timeout_s = timeout_s
 
-    def ask(self, request: Any) -> Any:
+    def call(self, request: Any) -> Any:
         """Return the broker's answer in bounded time.
 
         Raises:
@@ -172,31 +172,11 @@ class BrokerSocket:
         except _WOULD_BLOCK as e:
             raise BlockingIOError from e
 
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def getpeername(self) -> Any:
-        return self._socket.getpeername()
-
-    def getsockname(self) -> Any:
-        return self._socket.getsockname()
-
-    def shutdown(self, how: int) -> None:
-        self._socket.shutdown(how)
-
     def close(self) -> None:
         self._socket.close()
 
-
-def stable_offsets_of(
-    names: Iterable[TopicIdPartition], epochs: Mapping[TopicIdPartition, int], timeout_s: float
-) -> Any:
-    """Make a ListOffsetsRequest for the last stable offsets.
-
-    Args:
-        names: sorted.
-    """
-    return _offsets_of(names, epochs, timeout_s, OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
 
 
 def _offsets_of(
@@ -204,7 +184,7 @@ def _offsets_of(
     epochs: Mapping[TopicIdPartition, int],
     timeout_s: float,
     which: OffsetSpec,
-    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    isolation: IsolationLevel,
 ) -> Any:
     topics = [
         _Topic(
@@ -230,7 +210,7 @@ def _offsets_of(
 
 
 def stable_offsets(
-    answers: Iterable[Any], asked: Iterable[TopicIdPartition]
+    answers: Iterable[Any], requested: Iterable[TopicIdPartition]
 ) -> dict[TopicIdPartition, int]:
     """Read the offsets of the requested partitions from ListOffsetsResponses."""
     found = {
@@ -240,7 +220,7 @@ def stable_offsets(
         for partition in topic.partitions
         if partition.error_code == _NO_PARTITION_ERROR and partition.offset >= 0
     }
-    offsets = ((name, found.get((name.topic, name.partition))) for name in asked)
+    offsets = ((name, found.get((name.topic, name.partition))) for name in requested)
     return {name: offset for name, offset in offsets if offset is not None}
 
 
@@ -281,28 +261,29 @@ class KafkaAdmin:
     ) -> Mapping[TopicIdPartition, int]:
         """Request offsets as in ClusterAdmin.stable_offsets; the last view has the address."""
         with self._connected_to(leader) as broker:
-            answers = [
-                broker.ask(stable_offsets_of(some, epochs, self._timeout_s))
-                for some in batches(sorted(epochs), MAX_PARTITIONS_A_REQUEST)
-            ]
-            return stable_offsets(answers, epochs)
+            return self._offsets(broker, epochs, OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
 
     def log_offsets(
         self, leader: int, epochs: Mapping[TopicIdPartition, int]
     ) -> Mapping[TopicIdPartition, LogOffsets]:
         """Request offsets as in ClusterAdmin.log_offsets; the last view has the address."""
         with self._connected_to(leader) as broker:
-            starts, ends = (
-                stable_offsets(
-                    [
-                        broker.ask(_offsets_of(some, epochs, self._timeout_s, which))
-                        for some in batches(sorted(epochs), MAX_PARTITIONS_A_REQUEST)
-                    ],
-                    epochs,
-                )
-                for which in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
-            )
+            starts = self._offsets(broker, epochs, OffsetSpec.EARLIEST)
+            ends = self._offsets(broker, epochs, OffsetSpec.LATEST)
         return {name: LogOffsets(starts[name], ends[name]) for name in starts if name in ends}
+
+    def _offsets(
+        self,
+        broker: BrokerConnection,
+        epochs: Mapping[TopicIdPartition, int],
+        which: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicIdPartition, int]:
+        answers = [
+            broker.call(_offsets_of(some, epochs, self._timeout_s, which, isolation))
+            for some in batches(sorted(epochs), MAX_PARTITIONS_A_REQUEST)
+        ]
+        return stable_offsets(answers, epochs)
 
     @contextmanager
     def _connected_to(self, leader: int) -> Iterator[BrokerConnection]:
@@ -323,7 +304,7 @@ class KafkaAdmin:
         failures = []
         for server in self._servers():
             try:
-                answers, described = self._ask(
+                answers, described = self._request(
                     server, sorted(set(topics)), options, with_policies=with_policies
                 )
                 view = PolicyView(cluster_view(answers), described)
@@ -358,21 +339,23 @@ class KafkaAdmin:
     def _servers(self) -> Iterator[str]:
         yield from random.sample(self._bootstrap_servers, len(self._bootstrap_servers))
         others = sorted({*self._brokers.values()} - {*self._bootstrap_servers})
-        yield from random.sample(others, min(len(others), MAX_OTHERS_ASKED))
+        yield from random.sample(others, min(len(others), MAX_OTHER_BROKERS))
 
-    def _ask(
+    def _request(
         self, server: str, topics: Sequence[str], options: ConnectionOptions, *, with_policies: bool
     ) -> tuple[list[Any], dict[str, str | NoPolicy]]:
         """Request metadata, and cleanup policies by topic."""
         with connected(server, options, self._timeout_s) as broker:
             # The answer to a request without topics describes only the cluster.
-            asked = list(batches(topics, MAX_TOPICS_A_REQUEST)) or [()]
-            answers = [broker.ask(_metadata_of(some)) for some in asked]
+            requested = list(batches(topics, MAX_TOPICS_A_REQUEST)) or [()]
+            answers = [broker.call(_metadata_of(some)) for some in requested]
             for answer in answers:
                 if answer.error_code:
                     raise for_code(answer.error_code)()
             # After Metadata, so that a policy is never older than the topic's id.
-            described = [broker.ask(_policies_of(some)) for some in asked if with_policies and some]
+            described = [
+                broker.call(_policies_of(some)) for some in requested if with_policies and some
+            ]
         results = [result for answer in described for result in answer.results]
         return answers, {result.resource_name: cleanup_policy(result) for result in results}
 

@@ -184,7 +184,7 @@ class RecalledTopics:
         alive = self.alive(view)
         self._settled |= alive
         for since_ms in [known.pop(topic) for topic in alive]:
-            self._note_alive(since_ms)
+            self._record_alive(since_ms)
         oldest = self._oldest_alive_ms
         found = {t for t, since_ms in known.items() if oldest is not None and since_ms >= oldest}
         self._settled |= found
@@ -195,7 +195,7 @@ class RecalledTopics:
             self._drop_the_rest()
         return found
 
-    def _note_alive(self, since_ms: int) -> None:
+    def _record_alive(self, since_ms: int) -> None:
         oldest = self._oldest_alive_ms
         self._oldest_alive_ms = since_ms if oldest is None else min(oldest, since_ms)
 

@@ -126,9 +126,9 @@ class PolledLogs:
     def _lineage(self, name: TopicIdPartition, revision: int, failures: list[Exception]) -> Lineage:
         state = self._tiers.setdefault(name, TierState(self._rsm, self._rlmm, name))
         try:
-            if state.last_seen.revision != revision:
+            if state.cached.revision != revision:
                 state.refresh()
-            return state.lineage.of(state.last_seen)
+            return state.lineage.of(state.cached)
         except RetriableRemoteStorageError as e:
             failures.append(e)  # The next poll reads it again.
         except RemoteStorageError as e:

@@ -201,7 +201,7 @@ class ClusterPoller:
         self._recalled = RecalledTopics(rlmm, cluster.registered_id, every_polls=every_polls)
         self._registered_by = "RLM_CLUSTER_ID" if directories.are_none else "RLM_LOG_DIRS"
         self._polled_logs = polled_logs
-        self._not_seen: set[TopicName] = set()
+        self._known_by_rlmm: set[TopicName] = set()
         """Watched topics that were this cluster's by RLMM alone."""
 
     def poll(self) -> None:
@@ -215,26 +215,26 @@ class ClusterPoller:
         try:
             self._directories.scan()
             here = frozenset(self._directories.partitions)
-            view = self._ask(here)
+            view = self._view(here)
         except BaseException:
-            self._note(None, ())
+            self._update_watched(None, ())
             self._roles.set_stable_offsets({})
             raise
         if self._directories.are_none:
-            self._note(view, self._alive(view))
+            self._update_watched(view, self._alive(view))
         else:
-            self._note(view, {_topic_of(name) for name in here})
+            self._update_watched(view, {_topic_of(name) for name in here})
         refused = [*self._apply(here, view), *self._give_up_deleted()]
-        unread, unasked = self._recall(), self._ask_stable_offsets(view)
+        unread, without_offsets = self._recall(), self._read_stable_offsets(view)
         if refused:
             raise PassFailedError(f"{len(refused)} role changes failed; the first: {refused[0]}")
         if unread is not None:
             raise PassFailedError(f"cannot list this cluster's topics in RLMM: {unread}")
-        if unasked is not None:
-            raise PassFailedError(f"cannot read last stable offsets: {unasked}")
+        if without_offsets is not None:
+            raise PassFailedError(f"cannot read last stable offsets: {without_offsets}")
         self._report_logs(view)
 
-    def _ask(self, here: Collection[TopicIdPartition]) -> ClusterView:
+    def _view(self, here: Collection[TopicIdPartition]) -> ClusterView:
         names = {name.topic for name in here} | {name.topic for name in self._applied}
         names |= {topic.name for topic in self._watched} | self._recalled.names
         registered = self._cluster.registered_id
@@ -249,7 +249,7 @@ class ClusterPoller:
             )
         return view
 
-    def _ask_stable_offsets(self, view: ClusterView) -> ClusterUnreachableError | None:
+    def _read_stable_offsets(self, view: ClusterView) -> ClusterUnreachableError | None:
         """Read the last stable offsets of led partitions; return the error, if any.
 
         Without an answer, the log and the broker's checkpoints are the only bounds.
@@ -279,13 +279,13 @@ class ClusterPoller:
                 f"{len(failures)} failures while reporting brokers' logs; the first: {failures[0]}"
             )
 
-    def _note(self, view: ClusterView | None, here: Collection[TopicName]) -> None:
+    def _update_watched(self, view: ClusterView | None, here: Collection[TopicName]) -> None:
         missing = set() if view is None else self._recalled.missing(view) - self._watched.keys()
-        self._not_seen |= missing
+        self._known_by_rlmm |= missing
         watched = {**self._watched, **dict.fromkeys(missing)}
         registered = self._cluster.registered_id
         self._watched = watched_after(watched, here, view, registered, self._clock())
-        self._not_seen &= self._watched.keys()
+        self._known_by_rlmm &= self._watched.keys()
 
     def _alive(self, view: ClusterView) -> set[TopicName]:
         """List the topics to watch that the cluster has by this view."""
@@ -353,7 +353,7 @@ class ClusterPoller:
         operator has undeleted it meanwhile.
         """
         registered = self._cluster.registered_id
-        ours = {registered} if topic in self._not_seen else {registered, None}
+        ours = {registered} if topic in self._known_by_rlmm else {registered, None}
         others = sorted(cluster or "none" for cluster in clusters if cluster not in ours)
         if others:
             _log.warning(

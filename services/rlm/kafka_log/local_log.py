@@ -126,7 +126,7 @@ class LocalPartition:
         return self.found.topic_id_partition
 
     @property
-    def last_seen(self) -> LocalLog | None:
+    def cached(self) -> LocalLog | None:
         """Return the log as it was last read; None if it was not read yet."""
         return self._log
 

@@ -128,11 +128,11 @@ class ExpirationTask:
     def _pass(self, report: ExpirationReport, pauses_copies: bool) -> None:
         if self._rests():
             return
-        self._finish_begun(report)
+        self._finish_started(report)
         topic = self._settings_to_keep()
-        if topic is None or self._report_if_due(topic, by_last_seen=True) is None:
+        if topic is None or self._report_if_due(topic, by_cached=True) is None:
             return
-        tier = self._partition.tier.last_seen
+        tier = self._partition.tier.cached
         segments = tier.segments + tier.deleting_segments + len(tier.unfinished)
         try:
             room = self._shared.budget.acquire(
@@ -169,7 +169,7 @@ class ExpirationTask:
             room.release(keep=len(due))
             self._delete(snapshot, topic, replace(plan, deletions=due), report)
 
-    def _finish_begun(self, report: ExpirationReport) -> None:
+    def _finish_started(self, report: ExpirationReport) -> None:
         """Finish the deletion of all marked segments, whichever process marked them.
 
         The mark decided the deletion, whatever the settings are now. Each step may be repeated,
@@ -188,11 +188,11 @@ class ExpirationTask:
         This calls RLMM only if the cached settings are too old.
         """
         tier = self._partition.tier
-        seen = tier.last_seen
+        seen = tier.cached
         if not tier.is_as_polled or seen.unfinished or seen.deleting_segments:
             return False
         topic = self._settings_to_keep()
-        return topic is None or self._report_if_due(topic, by_last_seen=True) is None
+        return topic is None or self._report_if_due(topic, by_cached=True) is None
 
     def _settings_to_keep(self) -> StoredTopicConfig | None:
         """Return the topic's settings if this RLM applies its retention.
@@ -215,7 +215,7 @@ class ExpirationTask:
         policy was known must not be deleted by retention.ms.
         """
         policies = self._shared.cleanup_policies
-        if policies is None or self._partition.tier.last_seen.segments == 0:
+        if policies is None or self._partition.tier.cached.segments == 0:
             return False
         policy = policies.of(self._name)
         return is_awaited(policy) or is_compacted(policy)
@@ -228,19 +228,19 @@ class ExpirationTask:
         state = shared.reporter.report(self._partition, report)
         snapshot = read_snapshot(shared.rlmm, self._name, state)
         tier = self._partition.tier
-        if tier.last_seen.revision != snapshot.revision:
+        if tier.cached.revision != snapshot.revision:
             # The report itself may have raised the revision, as the first one of a leader does.
-            tier.take(snapshot.tier())
+            tier.adopt(snapshot.tier())
         return snapshot
 
     def _report_if_due(
-        self, topic: StoredTopicConfig, *, by_last_seen: bool = False
+        self, topic: StoredTopicConfig, *, by_cached: bool = False
     ) -> PartitionReport | None:
         """Return the report of the partition; None if nothing can be due."""
         shared, partition = self._shared, self._partition
-        report = report_of(partition, shared.broker_id, by_last_seen=by_last_seen)
+        report = report_of(partition, shared.broker_id, by_cached=by_cached)
         if report is None or not may_be_due(
-            partition.tier.last_seen,
+            partition.tier.cached,
             report.only_local_bytes,
             topic.config,
             topic.revision,

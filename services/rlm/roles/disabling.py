@@ -106,14 +106,14 @@ class DisabledTopics:
         self._stopping = stopping
         self._logged: LRUCache[UUID, str] = LRUCache(_MAX_LOGGED)
 
-    def look(self) -> None:
+    def disable_found(self) -> None:
         """Disable the partitions that were found.
 
         Raises:
             PassFailedError: if some could not be marked for deletion; the next pass retries.
         """
         refused: list[RemoteStorageError] = []
-        for names in batches(self._found(refused), MAX_STOPS):
+        for names in batches(self._to_disable(refused), MAX_STOPS):
             if self._stopping.is_set():
                 return
             for name, outcome in zip(names, self._roles.disable(names), strict=True):
@@ -125,13 +125,13 @@ class DisabledTopics:
                 f"{len(refused)} disabled partitions are still in the tier; the first: {refused[0]}"
             )
 
-    def _found(self, refused: list[RemoteStorageError]) -> list[TopicIdPartition]:
+    def _to_disable(self, refused: list[RemoteStorageError]) -> list[TopicIdPartition]:
         """Return the partitions to disable; add to `refused` the errors of reading settings."""
         found: list[TopicIdPartition] = []
         is_disabled: dict[UUID, bool] = {}
         for partition in self._roles.leaders():
             name = partition.topic_id_partition
-            if not _is_in_tier(partition.tier.last_seen):
+            if not _is_in_tier(partition.tier.cached):
                 continue
             if name.topic_id not in is_disabled:
                 try:

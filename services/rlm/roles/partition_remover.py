@@ -56,7 +56,7 @@ class RemotePartitionRemover:
         self.now_ms = now_ms
         self._grace_ms = grace_ms
         self._lane = lane
-        self._begun: set[TopicIdPartition] = set()
+        self._scheduled: set[TopicIdPartition] = set()
         self._to_find: Iterator[PartitionSummary] | None = None
         lane.schedule(FIND, self.find)
 
@@ -67,11 +67,11 @@ class RemotePartitionRemover:
         refused removals do not block others.
         """
         to_find, self._to_find = self._to_find or self._due(), None
-        room = MAX_REMOVALS - len(self._begun)
+        room = MAX_REMOVALS - len(self._scheduled)
         begun = 0
         for summary in islice((s for s in to_find if self._is_new(s)), room):
             name = summary.topic_id_partition
-            self._begun.add(name)
+            self._scheduled.add(name)
             self._lane.schedule(name, _Removal(self, summary).run)
             begun += 1
         if begun == room:
@@ -79,7 +79,7 @@ class RemotePartitionRemover:
         return begun == room > 0
 
     def _is_new(self, summary: PartitionSummary) -> bool:
-        return summary.topic_id_partition not in self._begun
+        return summary.topic_id_partition not in self._scheduled
 
     def refresh(self, summary: PartitionSummary) -> PartitionSummary | None:
         """Return the partition's current state; None if it is not due for removal (any more)."""
@@ -98,7 +98,7 @@ class RemotePartitionRemover:
 
     def _forget(self, summary: PartitionSummary) -> None:
         self._lane.forget(summary.topic_id_partition)
-        self._begun.discard(summary.topic_id_partition)
+        self._scheduled.discard(summary.topic_id_partition)
 
     def _due(self, topic: str = "") -> Iterator[PartitionSummary]:
         deleted = all_partitions(self.rlmm, topic=topic, delete_states=(_MARKED, _STARTED))
@@ -141,7 +141,7 @@ class _Removal:
         return False
 
     def _step(self) -> bool:
-        if self._deletion.go_on():
+        if self._deletion.delete_batch():
             return True
         remover, name = self._remover, self._summary.topic_id_partition
         if not finish_removal(remover.rlmm, name, remover.deleter, remover.now_ms()):

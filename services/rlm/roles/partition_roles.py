@@ -266,7 +266,7 @@ class PartitionRoles:
     def _in_steps(
         self, a_name: TopicIdPartition, begin: Callable[[set[TopicIdPartition]], list[Left]]
     ) -> list[LifecycleOutcome]:
-        """Take all steps of a stop.
+        """Do all steps of a stop.
 
         Args:
             begin: returns the first steps; adds to its argument the partitions that take no role
@@ -277,7 +277,7 @@ class PartitionRoles:
             with self._lock:
                 left = begin(disabled)
             # Two steps: all tasks are ended before the first wait for one.
-            is_ready = partial(self._tier_deletion.is_rlmm_ready, a_name)
+            is_ready = partial(self._tier_deletion.rlmm.is_ready, a_name)
             for _ in range(2):
                 left = run_steps(left, is_ready)
             return [outcome_of(each) for each in left]

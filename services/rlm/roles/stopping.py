@@ -75,7 +75,7 @@ class BatchedDeletion:
         self.failure = ""
         """Why the first segment failed since the beginning; empty if none has."""
 
-    def go_on(self) -> bool:
+    def delete_batch(self) -> bool:
         """Delete the next batch; return False after the last one.
 
         After that, and after an error, the next call begins from the start.
@@ -173,10 +173,6 @@ class TierDeletion:
     reporter: Reporter
     now_ms: Callable[[], int]
 
-    def is_rlmm_ready(self, name: TopicIdPartition) -> bool:
-        """Return whether RLMM is ready for the partition."""
-        return self.rlmm.is_ready(name)
-
     def mark_partition(self, name: TopicIdPartition, leader_epoch: int | None) -> None:
         """Move the partition to DELETE_PARTITION_MARKED. Idempotent.
 
@@ -269,9 +265,9 @@ class TierDeletion:
         """
         deletion = BatchedDeletion(lambda: self._finish(name))
 
-        def go_on() -> bool:
+        def delete_batch() -> bool:
             try:
-                if deletion.go_on():
+                if deletion.delete_batch():
                     return True
             except RemoteResourceNotFoundError:
                 return False
@@ -279,7 +275,7 @@ class TierDeletion:
                 raise PassFailedError(deletion.failure)
             return False
 
-        return go_on
+        return delete_batch
 
     def _reported(self, partition: Partition, topic: StoredTopicConfig) -> tuple[Deleter, int]:
         """Report the log; return the deleter and the local log start.
