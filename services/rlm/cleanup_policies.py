@@ -47,8 +47,8 @@ class _Topic:
     """
 
     name: str
-    wanted_s: float
-    asked_s: float | None = None
+    used_s: float
+    requested_s: float | None = None
     policy: str | NoPolicy = _NOT_YET
 
 
@@ -84,7 +84,7 @@ class CleanupPolicies:
         now_s = self._clock()
         with self._lock:
             topic = self._topics.setdefault(name.topic_id, _Topic(name.topic, now_s))
-            topic.wanted_s = now_s
+            topic.used_s = now_s
             return topic.policy
 
     def refresh(self) -> None:
@@ -125,13 +125,13 @@ class CleanupPolicies:
         with self._lock:
             for topic_id, answer in answers.items():
                 topic = self._topics[topic_id]
-                topic.asked_s = now_s
+                topic.requested_s = now_s
                 topic.policy = _of_both(topic.policy, answer)
                 if isinstance(topic.policy, NoPolicy) and not topic.policy.is_refused:
                     unknown.append(f"{topic.name}: {topic.policy.reason}")
             # Only after an answer: without one, the last policies stay in use.
             for topic_id, topic in list(self._topics.items()):
-                if now_s - topic.wanted_s > UNUSED_AFTER_S:
+                if now_s - topic.used_s > UNUSED_AFTER_S:
                     del self._topics[topic_id]
         return unknown
 
@@ -155,10 +155,10 @@ class CleanupPolicies:
 
 
 def _is_due(topic: _Topic, now_s: float) -> bool:
-    if topic.asked_s is None:
+    if topic.requested_s is None:
         return True
     max_age_s = RETRY_AFTER_S if is_awaited(topic.policy) else MAX_AGE_S
-    return now_s - topic.asked_s >= max_age_s
+    return now_s - topic.requested_s >= max_age_s
 
 
 def _of_both(before: str | NoPolicy, answer: str | NoPolicy) -> str | NoPolicy:

@@ -19,7 +19,7 @@ from services.api.remote_log_manager import (
 )
 from services.api.validation import require
 from services.common.retry import RETRIABLE_ERRORS
-from services.rlm.copy.gaps import known_gap_problem, lost_problem, lost_ranges
+from services.rlm.copy.gaps import lost_problem, lost_ranges
 from services.rlm.copy.report import Range, deleted_at_broker
 from services.rlm.copy.rules import candidate_log_segments, copied_through_offset
 from services.rlm.kafka_log.local_log import LocalLog, LocalPartition, log_end_problem
@@ -105,7 +105,7 @@ class PageDescriber:
             log, tier.start_offset, tier.log_start_offset, str(local.found.path)
         )
         now += [] if deleted is None else [deleted]
-        now += [known_gap_problem(partition, offsets) for offsets in known_gaps]
+        now += [lost_problem(partition, offsets, is_known=True) for offsets in known_gaps]
         known = {(p.kind, p.path, p.offset) for p in problems}
         problems += [p for p in now if (p.kind, p.path, p.offset) not in known]
         problems += partition.copy.rebuilt

@@ -79,22 +79,18 @@ def report_of(
     Raises:
         LineageUnknownError: if the tier's leader epochs are lost, so that no report may be sent.
     """
-    log = _led_log(partition)
-    if log is None:
+    led = _led_log(partition)
+    if led is None:
         return None
     # The log first: records that it has lost by now are in a tier that is read later.
     tier = partition.tier.cached if by_cached else partition.tier.refresh()
     if not by_cached and tier.known:
         partition.tier.beginning.read(tier)
-    return _draft_report(partition, broker_id, log, tier)
+    return _draft_report(partition, broker_id, led, tier)
 
 
-@dataclass(frozen=True, slots=True)
-class _LedLog:
-    """A reliable log, and the leader epoch under which this broker leads it."""
-
-    log: LocalLog
-    leader_epoch: int
+_LedLog = tuple[LocalLog, int]
+"""A reliable log, and the leader epoch under which this broker leads it."""
 
 
 def _led_log(partition: Partition) -> _LedLog | None:
@@ -104,31 +100,32 @@ def _led_log(partition: Partition) -> _LedLog | None:
     log = partition.role.local.read() if partition.role.local else None
     if log is None or not log.lineage.entries or leadership.is_overtaken(log.lineage):
         return None
-    return _LedLog(log, leadership.epoch_of(log.lineage) or 0)
+    return log, leadership.epoch_of(log.lineage) or 0
 
 
 def _draft_report(
     partition: Partition, broker_id: int, led: _LedLog, tier: Tier
 ) -> PartitionReport | None:
+    log, epoch = led
     was_deleted = partition.report.announced and tier.known is False
-    if was_deleted or led.log.log_end_offset < tier.log_start_offset:
+    if was_deleted or log.log_end_offset < tier.log_start_offset:
         return None
     draft, begins_at = partition.report.draft, partition.tier.beginning.cached
     if (
         draft is None
         or draft.begins_at != begins_at
-        or draft.log is not led.log
+        or draft.log is not log
         or draft.tier is not tier
-        or draft.leader_epoch != led.leader_epoch
+        or draft.leader_epoch != epoch
     ):
         report = _new_report(partition, broker_id, led, tier)
-        draft = DraftReport(led.log, tier, begins_at, led.leader_epoch, report)
+        draft = DraftReport(log, tier, begins_at, epoch, report)
         partition.report.draft = draft
     return draft.report
 
 
 def _new_report(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) -> PartitionReport:
-    log = led.log
+    log, leader_epoch = led
     # The end of all copied offsets in this lineage, even after a gap: the gap's offsets are then
     # not counted, so that retention by size deletes too little rather than too much.
     copied_through = max(tier.covered(log.lineage).last, tier.log_start_offset - 1)
@@ -139,7 +136,7 @@ def _new_report(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) 
     return PartitionReport(
         topic_id_partition=partition.topic_id_partition,
         broker_id=broker_id,
-        leader_epoch=led.leader_epoch,
+        leader_epoch=leader_epoch,
         report_number=0,
         lineage=_lineage(partition, log, tier),
         local_log_start_offset=log.segments[0].base_offset,
@@ -300,8 +297,8 @@ class Reporter:
         is_old = self._clock() - sent.at_s >= self._renew_s and self._age_matters(
             partition.topic_id_partition
         )
-        log = _led_log(partition)
-        report = None if log is None else _draft_report(partition, self._broker_id, log, tier)
+        led = _led_log(partition)
+        report = None if led is None else _draft_report(partition, self._broker_id, led, tier)
         if report is not None and not _is_same(sent.report, report):
             return report_of(partition, self._broker_id)
         if not is_old:

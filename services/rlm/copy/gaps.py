@@ -215,23 +215,16 @@ def _copied_yet(active_copies: Sequence[RemoteLogSegmentMetadata], first: int, l
     return ""
 
 
-def lost_problem(partition: Partition, lost: Range, note: str = "") -> Problem:
-    """Describe a lost range; copying continues after it."""
+def lost_problem(
+    partition: Partition, lost: Range, note: str = "", *, is_known: bool = False
+) -> Problem:
+    """Describe a lost range, perhaps recorded before; copying continues after it."""
     first, last = lost
-    reason = f"the broker deleted offsets {first} to {last} before they were copied"
-    return _problem(partition, first, f"{reason}; {note}" if note else reason)
-
-
-def known_gap_problem(partition: Partition, gap: Range) -> Problem:
-    """Describe a lost range that was recorded before."""
-    first, last = gap
-    reason = f"known gap: the broker deleted offsets {first} to {last} before they were copied"
-    return _problem(partition, first, reason)
-
-
-def _problem(partition: Partition, offset: int, reason: str) -> Problem:
+    reason = "known gap: " if is_known else ""
+    reason += f"the broker deleted offsets {first} to {last} before they were copied"
     path = "" if partition.role.local is None else str(partition.role.local.found.path)
-    return Problem(ProblemKind.LOST_BEFORE_COPY, path, reason, offset)
+    reason = f"{reason}; {note}" if note else reason
+    return Problem(ProblemKind.LOST_BEFORE_COPY, path, reason, first)
 
 
 @dataclass(frozen=True, slots=True)

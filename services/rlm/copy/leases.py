@@ -67,11 +67,11 @@ class CopyLease:
         if not self.is_held():
             raise LeaseLostError(f"{self.segment_id}: the copy is abandoned: {self._lost}")
 
-    def renewed(self, asked_s: float) -> None:
-        """Extend the lease that RLMM renewed at `asked_s`, unless it expired here meanwhile."""
+    def renewed(self, requested_s: float) -> None:
+        """Extend the lease that RLMM renewed at `requested_s`, unless it expired here meanwhile."""
         with self._lock:
             if self._is_held():
-                self._until_s = max(self._until_s, asked_s + self.lease_ms / 1000)
+                self._until_s = max(self._until_s, requested_s + self.lease_ms / 1000)
 
     def refused(self, why: str) -> None:
         with self._lock:
@@ -101,7 +101,7 @@ class CopyLeases:
         self._lease_ms = lease_ms
         self._clock = clock
         self._changed = threading.Condition()
-        self._begun: set[UUID] = set()
+        self._running: set[UUID] = set()
         self._ended: dict[UUID, float] = {}
         self._renewed: dict[UUID, CopyLease] = {}
         self._renewer: threading.Thread | None = None
@@ -117,12 +117,12 @@ class CopyLeases:
         """
         with self._changed:
             self._have_renewer()
-            self._begun.add(segment_id.id)
+            self._running.add(segment_id.id)
         try:
             yield CopyLease(segment_id, self._lease_ms, self._clock)
         finally:
             with self._changed:
-                self._begun.remove(segment_id.id)
+                self._running.remove(segment_id.id)
                 now_s = self._clock()
                 self._ended = {id: end_s for id, end_s in self._ended.items() if end_s > now_s}
                 self._ended[segment_id.id] = now_s + self._lease_ms / 1000
@@ -139,25 +139,25 @@ class CopyLeases:
         with self._changed:
             ends_s = self._ended.get(segment_id)
             is_recent = ends_s is not None and ends_s > self._clock()
-            return segment_id in self._begun or is_recent
+            return segment_id in self._running or is_recent
 
     def renew(self) -> bool:
         """Renew all leases once; return whether RLMM answered for all of them."""
         with self._changed:
-            asked = [lease for lease in self._renewed.values() if lease.is_held()]
-        if not asked:
+            due = [lease for lease in self._renewed.values() if lease.is_held()]
+        if not due:
             return True
-        asked_s = self._clock()
-        ids = [lease.segment_id for lease in asked]
+        requested_s = self._clock()
+        ids = [lease.segment_id for lease in due]
         try:
             outcomes = self._rlmm.renew_copy_leases(ids, self._lease_ms, self._broker_id)
         except RemoteStorageError as e:
-            _log.warning("leases of %d copies were not renewed; retrying: %s", len(asked), e)
+            _log.warning("leases of %d copies were not renewed; retrying: %s", len(due), e)
             return False
         is_answered = True
-        for lease, error in zip(asked, outcomes, strict=True):
+        for lease, error in zip(due, outcomes, strict=True):
             if error is None:
-                lease.renewed(asked_s)
+                lease.renewed(requested_s)
             elif isinstance(error, _REFUSALS):
                 lease.refused(str(error))
             else:
@@ -192,7 +192,7 @@ class CopyLeases:
         """Wait until leases are due for renewal; return False if there are no copies any more."""
         until_s = time.monotonic() + wait_s
         with self._changed:
-            while self._begun:
+            while self._running:
                 left_s = until_s - time.monotonic()
                 if left_s <= 0:
                     return True

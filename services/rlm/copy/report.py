@@ -1,7 +1,7 @@
 """Report the results, the progress and the problems of a copy pass."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from services.api.errors import CustomMetadataTooLargeError, RemoteStorageError
 from services.api.ids import TopicIdPartition
@@ -45,10 +45,6 @@ def refused(
     # As in Kafka: every further attempt would upload the bytes only to delete them.
     then = _BLOCKED if isinstance(error, CustomMetadataTooLargeError) else _RETRIED
     return Problem(ProblemKind.COPY_FAILED, path, f"{text}; {then}", offset, held_segments)
-
-
-def held(problem: Problem, held_segments: int) -> Problem:
-    return replace(problem, held_segments=held_segments)
 
 
 def partition_deleted(path: str, held_segments: int) -> Problem:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.api.errors import (
@@ -31,7 +31,6 @@ from services.rlm.copy.report import (
     awaited_log_start,
     compacted,
     copied_elsewhere,
-    held,
     partition_deleted,
     refused,
     vanished,
@@ -224,11 +223,10 @@ class CopyTask:
             return
         self._resting = None
         self._uncopied_before = self._uncopied
-        self._rule = self._rules.of(self._name)
         self._leadership, self._epoch = leadership, leadership.epoch_of(log.lineage)
         # Publish lag from the last known tier state: metrics stay current while RLMM is down.
         self._record_uncopied(log, self._partition.tier.cached)
-        rule = self._rule
+        self._rule = rule = self._rules.of(self._name)
         announce(self._rlmm, self._partition, leadership, self._epoch, self._broker_id)
         if rule.is_awaited:
             report.more_after_s = _POLICY_RETRY_S
@@ -340,12 +338,13 @@ class CopyTask:
         report: PassReport,
     ) -> None:
         if log.high_watermark_problem is not None and self._uncopied:
-            report.problems.append(held(log.high_watermark_problem, len(self._uncopied)))
+            problem = log.high_watermark_problem
+            report.problems.append(replace(problem, held_segments=len(self._uncopied)))
             return
         candidates = self._candidates(log, covered, report)
         blocked = self._partition.copy.blocked
         if blocked is not None and candidates:
-            report.problems.append(held(blocked, len(candidates)))
+            report.problems.append(replace(blocked, held_segments=len(candidates)))
             return
         waiting = waiting_for(elsewhere, candidates)
         candidates = candidates[: len(candidates) - len(waiting)]

@@ -110,41 +110,35 @@ def run_steps(stops: Sequence[Left], is_rlmm_ready: Callable[[], bool]) -> list[
     Args:
         is_rlmm_ready: raises RemoteStorageError or returns False while RLMM is down.
     """
-    steps = _Steps(is_rlmm_ready)
+    away: RetriableRemoteStorageError | None = None
+
+    def run(step: Left) -> Left:
+        nonlocal away
+        if not callable(step):
+            return step
+        if away is not None:
+            return away
+        left = _result_of(step)
+        # The failure may concern only this partition; other threads continue meanwhile.
+        if isinstance(left, RetriableRemoteStorageError) and not is_reachable():
+            away = left
+        return left
+
+    def is_reachable() -> bool:
+        try:
+            return is_rlmm_ready()
+        except RemoteStorageError:
+            return False
+
     # Calls to RLMM carry the request id of the call that is served.
     context = copy_context()
     with ThreadPoolExecutor(STEPS_AT_ONCE, thread_name_prefix="stops") as pool:
-        return list(pool.map(lambda step: context.copy().run(steps.run, step), stops))
+        return list(pool.map(lambda step: context.copy().run(run, step), stops))
 
 
 def outcome_of(left: Left) -> LifecycleOutcome:
     assert not callable(left), "no stop has a third step"
     return left
-
-
-class _Steps:
-    """Run steps until RLMM is down. Thread-safe."""
-
-    def __init__(self, is_rlmm_ready: Callable[[], bool]) -> None:
-        self._is_rlmm_ready = is_rlmm_ready
-        self._away: RetriableRemoteStorageError | None = None
-
-    def run(self, step: Left) -> Left:
-        if not callable(step):
-            return step
-        if self._away is not None:
-            return self._away
-        left = _result_of(step)
-        # The failure may concern only this partition; other threads continue meanwhile.
-        if isinstance(left, RetriableRemoteStorageError) and not self._is_rlmm_reachable():
-            self._away = left
-        return left
-
-    def _is_rlmm_reachable(self) -> bool:
-        try:
-            return self._is_rlmm_ready()
-        except RemoteStorageError:
-            return False
 
 
 def _result_of(step: Callable[[], Left]) -> Left:
