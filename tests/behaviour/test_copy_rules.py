@@ -286,15 +286,17 @@ def throttled() -> tuple[float, float]:
     return read(f"{name}_count") or 0.0, read(f"{name}_sum") or 0.0
 
 
+def two_tasks(stack: Stack, log_dir: Path, clock: SteppedTime) -> list[CopyTask]:
+    """Return tasks of two partitions that share a quota."""
+    hourly_log(log_dir, replace(NAME, partition=1))
+    quota, names = QuotaLimit(1).bucket("copies", clock), [NAME, replace(NAME, partition=1)]
+    return [copy_task(stack, log_dir, clock, quota=quota, name=name) for name in names]
+
+
 @pytest.mark.usefixtures("files")
 def test_segments_pass_the_quota_in_the_order_of_asking(stack: Stack, log_dir: Path) -> None:
-    clock, limit = SteppedTime(), QuotaLimit(1)
-    hourly_log(log_dir, replace(NAME, partition=1))
-    quota = limit.bucket("copies", clock)
-    first, second = (
-        copy_task(stack, log_dir, clock, quota=quota, name=replace(NAME, partition=number))
-        for number in (0, 1)
-    )
+    clock = SteppedTime()
+    first, second = two_tasks(stack, log_dir, clock)
     assert first.run().copied_segments == 1
     wait_s = [task.run().more_after_s or 0.0 for task in (first, second)]
     assert 0 < wait_s[0] < wait_s[1]
@@ -308,13 +310,8 @@ def test_segments_pass_the_quota_in_the_order_of_asking(stack: Stack, log_dir: P
 def test_a_pass_that_copies_nothing_gives_its_share_of_the_quota_back(
     stack: Stack, log_dir: Path
 ) -> None:
-    clock, limit = SteppedTime(), QuotaLimit(1)
-    hourly_log(log_dir, replace(NAME, partition=1))
-    quota = limit.bucket("copies", clock)
-    first, second = (
-        copy_task(stack, log_dir, clock, quota=quota, name=replace(NAME, partition=number))
-        for number in (0, 1)
-    )
+    clock = SteppedTime()
+    first, second = two_tasks(stack, log_dir, clock)
     assert first.run().copied_segments == 1
     due_s = first.run().more_after_s
     put(stack, COPY_DISABLED)

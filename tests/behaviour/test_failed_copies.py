@@ -216,30 +216,22 @@ def test_a_folder_that_goes_while_it_is_shipped_is_reported(
     assert stack.ship(log_dir).outcome is ShipOutcome.DONE
 
 
-def test_a_folder_that_goes_before_its_turn_is_reported(stack: Stack, log_dir: Path) -> None:
-    three_segments(log_dir)
-    other = three_segments(log_dir, replace(NAME, partition=1)).path
-    rsm = FailingRsm(stack.rsm)
-    rsm.before_copy = lambda _: shutil.rmtree(other, ignore_errors=True)
-    report = ship([log_dir], rsm, stack.rlmm, replace(ONE_TRY, threads=1))
-    assert [partition.complete for partition in report.partitions] == [True, False]
-    assert report.outcome is ShipOutcome.PARTIAL
-
-
-def test_a_topic_created_again_before_its_turn_is_not_shipped_under_its_old_id(
-    stack: Stack, log_dir: Path
+@pytest.mark.parametrize("hurt", [remove, make_anew])
+def test_a_folder_that_goes_before_its_turn_is_reported_and_not_shipped(
+    stack: Stack, log_dir: Path, hurt: Callable[[PartitionFiles], object]
 ) -> None:
     three_segments(log_dir)
     other = three_segments(log_dir, replace(NAME, partition=1))
-    rsm = FailingRsm(stack.rsm)
+    rsm, hurts = FailingRsm(stack.rsm), iter([hurt])
 
     def before_copy(_: RemoteLogSegmentMetadata) -> None:
-        if not list(log_dir.glob("*-delete")):
-            make_anew(other)
+        for each in hurts:
+            each(other)
 
     rsm.before_copy = before_copy
     report = ship([log_dir], rsm, stack.rlmm, replace(ONE_TRY, threads=1))
     assert [partition.complete for partition in report.partitions] == [True, False]
+    assert report.outcome is ShipOutcome.PARTIAL
     with pytest.raises(RemoteResourceNotFoundError):
         stack.segments(other.name)
 
@@ -336,18 +328,6 @@ def test_only_updates_that_end_an_attempt_have_a_request_id(stack: Stack, log_di
     without = [state for state, context in rlmm.updates if not context.request_id]
     assert with_id == [RemoteLogSegmentState.DELETE_SEGMENT_STARTED, FINISHED, FINISHED]
     assert without == [RemoteLogSegmentState.DELETE_SEGMENT_FINISHED]
-
-
-def test_a_deletion_left_behind_is_finished(stack: Stack, log_dir: Path) -> None:
-    three_segments(log_dir)
-    rsm = FailingRsm(stack.rsm)
-    rsm.before_copy = raising(RemoteStorageError("no bucket"))
-    rsm.before_delete = raising(RetriableRemoteStorageError("away"))
-    ship([log_dir], rsm, stack.rlmm, ONE_TRY)
-    (left,) = stack.segments()
-    assert left.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED
-    stack.ship(log_dir)
-    assert stack.ranges() == [(0, 9), (10, 19)]
 
 
 def test_attempts_of_another_broker_are_not_touched(

@@ -90,6 +90,12 @@ def put(stack: Stack, settings: dict[str, str]) -> None:
     stack.rlmm.put_topic_config(NAME.topic_id, settings)
 
 
+def stop_all(rlm: Any, names: list[Any], reason: Any = TOPIC_DELETED) -> list[Any]:
+    stops = tuple(StopPartition(name, EPOCH, reason) for name in names)
+    outcomes: list[Any] = rlm.stop_partitions(PartitionStops(stops))
+    return outcomes
+
+
 def reasons(stack: Stack, state: str) -> set[str]:
     events = all_events(stack.rlmm, EventQuery(NAME))
     return {event.reason for event in events if event.to_state == state}
@@ -296,13 +302,6 @@ def test_pass_continues_under_a_leader_epoch_that_rises_meanwhile(
     assert counted["sediment_rlm_remote_copy_retriable_errors_total"] == 0
 
 
-def test_a_newer_epoch_of_the_same_role_is_copied_under(stack: Stack, rlm: Any) -> None:
-    send_role(rlm, LEADER, EPOCH)
-    send_role(rlm, LEADER, EPOCH + 3)
-    take_turns(rlm)
-    assert {segment.broker_leader_epoch for segment in stack.segments()} == {EPOCH + 3}
-
-
 def test_a_stale_epoch_changes_nothing(stack: Stack, leader: Any, log_dir: Path) -> None:
     send_role(leader, LEADER, 9)
     assert refused_as(send_role(leader, FOLLOWER, 8)) is FencedLeaderEpochError
@@ -435,11 +434,6 @@ def test_a_leader_role_received_while_disabling_gets_no_tasks(
     assert send_role(disabled, LEADER, EPOCH) is None
 
 
-def test_a_leader_that_may_not_be_disabled_keeps_its_role(stack: Stack, leader: Any) -> None:
-    assert refused_as(stop(leader, TIERING_DISABLED, EPOCH)) is DeletionRefusedError
-    assert send_role(leader, LEADER, EPOCH + 1) is None
-
-
 def test_copies_of_all_that_is_disabled_end_before_one_is_waited_for(
     stack: Stack, log_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -464,34 +458,30 @@ def test_copies_of_all_that_is_disabled_end_before_one_is_waited_for(
     monkeypatch.setattr(disabling, "monotonic", lambda: now_s[0])
     monkeypatch.setattr(stopping, "STEPS_AT_ONCE", 1)
     monkeypatch.setattr(rlm.lanes.copies, "wait_ended", wait)
-    stops = tuple(StopPartition(name, EPOCH, TIERING_DISABLED) for name in names)
-    outcomes = rlm.stop_partitions(PartitionStops(stops))
+    outcomes = stop_all(rlm, names, TIERING_DISABLED)
     assert [refused_as(outcome) for outcome in outcomes] == [ConcurrentUpdateError] * 3
     assert left == [0, 0, 0]
     assert waits == [disabling.COPY_ENDS_WITHIN_S, 0.0, 0.0]
 
 
 def test_tiering_is_not_disabled_if_the_topic_does_not_allow_it(stack: Stack, leader: Any) -> None:
-    for settings in ({}, {**DELETABLE, "sediment.hold": "true"}):
+    paused = {"sediment.retention.owner": "sweep", "sediment.sweep.paused": "true"}
+    for settings, reason in (
+        ({}, "remote.log.delete.on.disable"),
+        ({**DELETABLE, "sediment.hold": "true"}, "hold"),
+        ({**DELETABLE, **paused}, "sediment.sweep.paused"),
+    ):
         put(stack, settings)
         outcome = stop(leader, TIERING_DISABLED, EPOCH)
         assert refused_as(outcome) is DeletionRefusedError
-        assert "remote.log.delete.on.disable" in str(outcome) or "hold" in str(outcome)
+        assert reason in str(outcome)
     assert stack.ranges() == ALL
     assert description(leader).role is LEADER
+    assert NAME in leader.lanes.copies.seconds_since_last_success()
+    assert send_role(leader, LEADER, EPOCH + 1) is None
     put(stack, keep_hours(2))
     take_turns(leader)
     assert stack.ranges() == [(40, 49), (50, 59)]
-
-
-def test_topic_with_a_paused_sweep_is_not_disabled(stack: Stack, leader: Any) -> None:
-    paused = {"sediment.retention.owner": "sweep", "sediment.sweep.paused": "true"}
-    put(stack, {**DELETABLE, **paused})
-    outcome = stop(leader, TIERING_DISABLED, EPOCH)
-    assert refused_as(outcome) is DeletionRefusedError
-    assert "sediment.sweep.paused" in str(outcome)
-    assert stack.ranges() == ALL
-    assert NAME in leader.lanes.copies.seconds_since_last_success()
 
 
 @pytest.mark.parametrize("owner", ["rlm", "sweep", "broker"])
@@ -624,9 +614,7 @@ def test_one_partition_that_cannot_be_abandoned_stops_no_other(stack: Stack, log
         LeadershipDelta(tuple(LeadershipChange(name, EPOCH, LEADER) for name in names))
     )
     take_turns(rlm)
-    outcomes = rlm.stop_partitions(
-        PartitionStops(tuple(StopPartition(name, EPOCH, TOPIC_DELETED) for name in names))
-    )
+    outcomes = stop_all(rlm, names)
     assert [outcome is None for outcome in outcomes] == [True, False, True, True]
     marked = [s.topic_id_partition for s in all_partitions(stack.rlmm, delete_states=[MARKED])]
     assert marked == [names[0], names[2], names[3]]
@@ -646,9 +634,7 @@ def test_partitions_that_are_locked_for_long_stop_no_other(stack: Stack, log_dir
     rlm = callback_rlm(
         stack, log_dir, rlmm=Changed(stack.rlmm, put_remote_partition_delete_metadata=put_unlocked)
     )
-    outcomes = rlm.stop_partitions(
-        PartitionStops(tuple(StopPartition(name, EPOCH, TOPIC_DELETED) for name in names))
-    )
+    outcomes = stop_all(rlm, names)
     assert [outcome is None for outcome in outcomes] == [name not in locked for name in names]
 
 
@@ -665,9 +651,7 @@ def test_a_database_that_is_away_is_asked_once_a_call(
     rlmm = Changed(stack.rlmm, put_remote_partition_delete_metadata=away, is_ready=lambda _: False)
     rlm = callback_rlm(stack, log_dir, rlmm=rlmm)
     names = [replace(NAME, partition=number) for number in range(50)]
-    outcomes = rlm.stop_partitions(
-        PartitionStops(tuple(StopPartition(name, EPOCH, TOPIC_DELETED) for name in names))
-    )
+    outcomes = stop_all(rlm, names)
     assert [refused_as(outcome) for outcome in outcomes] == [RetriableRemoteStorageError] * 50
     assert len(asked) == 1
 

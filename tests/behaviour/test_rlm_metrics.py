@@ -116,24 +116,17 @@ def test_copies_that_fail_for_good(rlm: BrokerRemoteLogManager, rsm: FailingRsm)
     assert counts(rlm, DELETE) == {"requests": 2}
 
 
-@pytest.mark.parametrize("error", [AWAY, SegmentVanishedError("gone")])
-def test_copies_that_fail_for_now(
-    rlm: BrokerRemoteLogManager, rsm: FailingRsm, error: Exception
+@pytest.mark.parametrize(
+    ("error", "requests", "failures"),
+    [(AWAY, 3, 1), (SegmentVanishedError("gone"), 3, 1), (ThrottledError("no place"), 2, 0)],
+)
+def test_copies_that_fail_or_wait_for_now(
+    rlm: BrokerRemoteLogManager, rsm: FailingRsm, error: Exception, requests: int, failures: int
 ) -> None:
     rsm.before_copy = FailingOnce(error)
     take_turns(rlm, rounds=2)
     found = counts(rlm, COPY)
-    assert (found.pop("requests"), found.pop("retriable_errors")) == (3, 1)
-    assert found.keys() == {"bytes"}
-
-
-def test_a_copy_that_waits_for_a_place_at_rsm_is_one(
-    rlm: BrokerRemoteLogManager, rsm: FailingRsm
-) -> None:
-    rsm.before_copy = FailingOnce(ThrottledError("no place"))
-    take_turns(rlm)
-    found = counts(rlm, COPY)
-    assert found.pop("requests") == 2
+    assert (found.pop("requests"), found.pop("retriable_errors", 0)) == (requests, failures)
     assert found.keys() == {"bytes"}
 
 

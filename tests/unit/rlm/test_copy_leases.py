@@ -186,22 +186,6 @@ def test_a_lease_that_has_ended_is_not_renewed_any_more(
         assert not lease.is_held()
 
 
-def test_an_answer_that_comes_after_the_end_brings_no_lease_back(
-    leases: CopyLeases, rlmm: Renewals, clock: Clock
-) -> None:
-    with leases.of(a_copy()) as lease:
-        leases.keep(lease)
-        clock.now_s += 50
-
-        def look_too_late() -> None:
-            clock.now_s += 15
-            assert not lease.is_held()
-
-        rlmm.meanwhile = look_too_late
-        assert leases.renew()
-        assert not lease.is_held()
-
-
 def test_lease_that_expired_before_its_renewal_was_answered_is_lost(
     leases: CopyLeases, rlmm: Renewals, clock: Clock
 ) -> None:

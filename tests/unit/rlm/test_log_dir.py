@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -46,29 +47,25 @@ def test_a_directory_that_is_named_twice_is_refused(log_dir: Path, tmp_path: Pat
         assert str(caught.value) == f"{again}: is named twice, also as {log_dir}"
 
 
-def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    assert "no such directory" in str(refusal(tmp_path / "nowhere"))
-
-
-def test_an_empty_directory_is_named(tmp_path: Path) -> None:
-    assert "is empty" in str(refusal(tmp_path))
-
-
-def test_an_unreadable_directory_is_named(tmp_path: Path) -> None:
-    loop = tmp_path / "loop"
-    loop.symlink_to(loop)  # even root cannot read it
-    refusal(loop)
-
-
-def test_a_file_is_no_log_directory(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("")
-    assert "ot a directory" in str(refusal(file))
-
-
-def test_a_directory_of_other_things_is_not_kafkas(tmp_path: Path) -> None:
-    (tmp_path / "photos-2024").mkdir()
-    assert "not a Kafka log directory" in str(refusal(tmp_path))
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        pytest.param(lambda path: None, "no such directory", id="missing"),
+        pytest.param(Path.mkdir, "is empty", id="empty"),
+        pytest.param(lambda path: path.symlink_to(path), "", id="unreadable, even by root"),
+        pytest.param(Path.touch, "ot a directory", id="file"),
+        pytest.param(
+            lambda path: (path / "photos-2024").mkdir(parents=True),
+            "not a Kafka log directory",
+            id="of other things",
+        ),
+    ],
+)
+def test_a_directory_that_is_not_kafkas_is_named(
+    tmp_path: Path, make: Callable[[Path], object], reason: str
+) -> None:
+    make(tmp_path / "here")
+    assert reason in str(refusal(tmp_path / "here"))
 
 
 def test_a_partitions_own_folder_is_recognized(log_dir: Path) -> None:

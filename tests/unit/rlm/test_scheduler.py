@@ -11,7 +11,6 @@ from services.rlm.collectors import LastSuccessCollector
 from services.rlm.metrics import (
     FOLLOWER_SECONDS_SINCE_LAST_SUCCESS,
     REMOVAL_SECONDS_SINCE_LAST_SUCCESS,
-    SECONDS_SINCE_LAST_SUCCESS,
     TopicGauge,
 )
 from services.rlm.partition import Finishing
@@ -319,16 +318,6 @@ def test_back_off_doubles_up_to_its_maximum_give_or_take_its_jitter(
     delays = [backoff.delay_s(failures) for _ in range(500)]
     assert full_s * (1 - jitter) <= min(delays) <= full_s * (1 - 0.9 * jitter)
     assert full_s * (1 + 0.9 * jitter) <= max(delays) <= full_s * (1 + jitter)
-
-
-def test_metric_of_another_pool_has_its_own_name(lane: Lane) -> None:
-    registry = CollectorRegistry()
-    registry.register(LastSuccessCollector(lane))
-    other = SECONDS_SINCE_LAST_SUCCESS._replace(name="sediment_rlm_other")
-    registry.register(LastSuccessCollector(lane, other))
-    lane.schedule(NAME, lambda: None)
-    page = generate_latest(registry).decode()
-    assert 'sediment_rlm_other{partition="0",topic="t"}' in page
 
 
 @pytest.mark.parametrize(
