@@ -76,7 +76,7 @@ def main() -> None:
         ):
             REGISTRY.register(LastSuccessCollector(lane, gauge))
         REGISTRY.register(TopicCollector(manager.led_partitions))
-        REGISTRY.register(PoolCollector(manager.scheduler.lanes, manager.remote_readers))
+        REGISTRY.register(PoolCollector(manager.scheduler.lanes, manager.tier_calls.queue))
         REGISTRY.register(manager.topic_counts)
         listener = _consumer_listener(settings, manager)
         manager.start()

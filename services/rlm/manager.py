@@ -188,8 +188,7 @@ class BrokerRemoteLogManager:
             lambda name: new_partition(name, None, rsm, rlmm, self._revisions, cluster_id),
             limits.max_partitions,
         )
-        self.remote_readers = self._reads.queue
-        self.reader_pools = self._reads.pools
+        self.tier_calls = self._reads.calls
         self._static = StaticSource(self._roles) if source is PartitionSource.STATIC else None
         if self._static is not None:
             self._static.update(self._directories.partitions)

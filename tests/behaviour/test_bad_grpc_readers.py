@@ -77,7 +77,7 @@ def test_readers_that_grant_no_flow_control_hold_no_slot(
             eventually(partial(has_data, connection))
         for _ in range(3):
             assert eventually(lambda: reads_all(honest))
-        eventually(lambda: rlm.remote_readers.idle_ratio == 1)
+        eventually(lambda: rlm.tier_calls.queue.idle_ratio == 1)
         assert threading.active_count() - before < MOST_THREADS
     assert eventually(lambda: reads_all(honest))
 
@@ -103,5 +103,5 @@ def test_readers_that_leave_in_mid_read_leave_nothing(
             connection.reset_all()
         connection.socket.close()
         assert eventually(lambda: reads_all(honest))
-    eventually(lambda: rlm.remote_readers.idle_ratio == 1)
+    eventually(lambda: rlm.tier_calls.queue.idle_ratio == 1)
     eventually(lambda: threading.active_count() - before < MOST_THREADS)

@@ -334,7 +334,7 @@ def test_a_search_in_a_batch_of_millions_ends_with_its_time(
 
     before_s = time.process_time()
     assert found(1500).error is FetchError.REQUEST_TIMED_OUT
-    eventually(lambda: all(pool.is_idle for pool in rlm.reader_pools))
+    eventually(lambda: rlm.tier_calls.is_idle)
     assert time.process_time() - before_s < 0.6
     assert (found(1000).timestamp_ms, found(1000).offset) == (1000, 0)
 

@@ -121,7 +121,7 @@ def test_a_silent_partition_is_empty_and_the_others_have_their_records(
     assert {part.error for part in parts} == {FetchError.NONE}
     assert [bool(part.record_batches) for part in parts] == [False, True, True, True]
     assert parts[0].throttle_time_ms > 0
-    eventually(lambda: rlm.remote_readers.idle_ratio == 1)
+    eventually(lambda: rlm.tier_calls.queue.idle_ratio == 1)
     assert eventually(lambda: fetch(rlm, offset, SICK, isolation=COMMITTED)[0].record_batches)
 
 
@@ -150,7 +150,7 @@ def test_a_full_queue_is_the_answer_of_each_partition_that_needs_the_tier(
     rlm = stack.rlm(log_dir, limits=limits)
     at = {NAMES[0]: 20, NAMES[1]: 0, NAMES[2]: 20, NAMES[3]: 20}
     wanted = tuple(FetchPartition(name, offset, EVERYTHING) for name, offset in at.items())
-    with rlm.remote_readers.acquire():
+    with rlm.tier_calls.queue.acquire():
         parts = in_time(rlm, FetchRequest(wanted, EVERYTHING))
     assert partitions_of(parts) == NAMES
     refused = FetchError.TIERED_STORAGE_NOT_AVAILABLE
@@ -239,11 +239,11 @@ def test_a_client_that_takes_nothing_more_holds_no_reader(stack: Stack, log_dir:
     request = FetchRequest((FetchPartition(NAME, 0, EVERYTHING),), EVERYTHING)
     parts = rlm.fetch(request)
     assert next(parts).record_batches == batch(0, payload=payload)
-    assert rlm.remote_readers.idle_ratio == 1
+    assert rlm.tier_calls.queue.idle_ratio == 1
     assert fetch(rlm, 2, max_bytes=1)[0].record_batches
     assert next(parts).record_batches == batch(1, payload=payload)
     del parts
-    assert rlm.remote_readers.idle_ratio == 1
+    assert rlm.tier_calls.queue.idle_ratio == 1
 
 
 def test_a_batch_of_several_parts_is_whole_though_no_slot_is_free_after_its_first(
@@ -260,7 +260,7 @@ def test_a_batch_of_several_parts_is_whole_though_no_slot_is_free_after_its_firs
     parts = rlm.fetch(FetchRequest((FetchPartition(NAME, 0, EVERYTHING),), EVERYTHING))
     first = next(parts)
     assert len(first.record_batches) < len(long)
-    with rlm.remote_readers.acquire():
+    with rlm.tier_calls.queue.acquire():
         rest = list(parts)
     assert b"".join(part.record_batches for part in (first, *rest)) == long
     assert {part.error for part in rest} == {FetchError.NONE}

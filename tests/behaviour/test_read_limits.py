@@ -70,7 +70,7 @@ def test_the_quota_holds_for_readers_who_come_together(stack: Stack, log_dir: Pa
     began_s = time.monotonic()
     with ThreadPoolExecutor(readers) as pool:
         reads = [pool.submit(fetch_once, rlm, 0, max_bytes=one) for _ in range(readers)]
-        reading = rlm.remote_readers
+        reading = rlm.tier_calls.queue
         eventually(lambda: reading.in_use + sum(each.done() for each in reads) == readers)
         rsm.let_go()
         parts = [each.result()[0] for each in reads]
@@ -110,7 +110,7 @@ def test_a_read_without_a_slot_in_time_is_empty_whatever_it_did_before(
     rsm = Hanging(stack.rsm, "fetch_index", hanging)
     limits = RlmLimits(read=ReadLimits(threads=1, wait_s=3.0))
     rlm = stack.rlm(log_dir, rsm=rsm, limits=limits)
-    slots = rlm.remote_readers
+    slots = rlm.tier_calls.queue
     with ThreadPoolExecutor(2) as pool:
         late = pool.submit(fetch_once, rlm, 15)
         try:

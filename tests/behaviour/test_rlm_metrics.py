@@ -380,7 +380,7 @@ def held(stack: Stack, method: str) -> Iterator[tuple[Hanging, Semaphore]]:
 
 
 def pools(rlm: BrokerRemoteLogManager) -> dict[str, float]:
-    found = samples(PoolCollector(rlm.scheduler.lanes, rlm.remote_readers))
+    found = samples(PoolCollector(rlm.scheduler.lanes, rlm.tier_calls.queue))
     return {
         labels["pool"]: value
         for name, labels, value in found
@@ -390,7 +390,7 @@ def pools(rlm: BrokerRemoteLogManager) -> dict[str, float]:
 
 def readers(rlm: BrokerRemoteLogManager) -> tuple[float, float]:
     """Return the readers' idle ratio, and the number of waiting reads."""
-    found = samples(PoolCollector(rlm.scheduler.lanes, rlm.remote_readers))
+    found = samples(PoolCollector(rlm.scheduler.lanes, rlm.tier_calls.queue))
     values = {name: value for name, labels, value in found if not labels}
     prefix = "sediment_rlm_remote_log_reader_"
     return values[f"{prefix}idle_ratio"], values[f"{prefix}task_queue_size"]

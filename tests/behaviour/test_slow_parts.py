@@ -78,7 +78,7 @@ def test_a_silent_part_holds_up_no_fetch_and_no_reader(
             answer = fetched(asked, offset)
             assert (answer.error, answer.records) == (0, b"")
             # The only slot is free while the call still hangs.
-            assert rlm.remote_readers.idle_ratio == 1
+            assert rlm.tier_calls.queue.idle_ratio == 1
             assert eventually(lambda: fetched(asked, offset, HEALTHY).records)
         finally:
             hang.let_go()
@@ -213,7 +213,7 @@ def test_list_offsets_of_a_silent_part_times_out(shipped: Stack, manager: str, m
     rlm = troubled(shipped, manager, method, hang, limits)
     try:
         assert listed(rlm).error is FetchError.REQUEST_TIMED_OUT
-        assert rlm.remote_readers.idle_ratio == 1
+        assert rlm.tier_calls.queue.idle_ratio == 1
         assert eventually(lambda: listed(rlm, HEALTHY).error is FOUND)
     finally:
         hang.let_go()
@@ -231,7 +231,7 @@ def test_searches_of_a_silent_store_leave_slots_to_fetches(shipped: Stack) -> No
             try:
                 asked = [pool.submit(rlm.list_offsets, queries) for _ in range(3)]
                 asked_epochs = pool.submit(rlm.offsets_for_leader_epochs, (EpochQuery(SICK, 0),))
-                eventually(lambda: rlm.remote_readers.idle_ratio < 1)
+                eventually(lambda: rlm.tier_calls.queue.idle_ratio < 1)
                 (part, *_) = fetch(rlm, 5, name=HEALTHY, max_bytes=1)
                 assert (part.error, part.record_batches) == (FetchError.NONE, batch(5, 5))
                 assert not any(each.done() for each in asked)
@@ -285,7 +285,7 @@ def test_an_epochs_end_for_which_no_turn_comes_times_out(shipped: Stack) -> None
     try:
         with ThreadPoolExecutor(2) as pool:
             asked = pool.submit(rlm.list_offsets, by_time)
-            eventually(lambda: rlm.remote_readers.idle_ratio < 1)
+            eventually(lambda: rlm.tier_calls.queue.idle_ratio < 1)
             with serving(replace(IN_PROCESS, left_s=lambda: 0.2)):
                 (answer,) = rlm.offsets_for_leader_epochs((EpochQuery(HEALTHY, 0),))
             assert answer.error is FetchError.REQUEST_TIMED_OUT

@@ -91,8 +91,8 @@ def running_stack(database_url: str, objects: Path) -> Iterator[Stack]:
     stack = Stack(SqlRemoteLogMetadataManager(engine), rsm, objects)
     yield stack
     # A read that was late for its request goes on; it must not outlast its database.
-    eventually(lambda: all(rlm.remote_readers.idle_ratio == 1 for rlm in stack.readers))
-    eventually(lambda: all(pool.is_idle for rlm in stack.readers for pool in rlm.reader_pools))
+    eventually(lambda: all(rlm.tier_calls.queue.idle_ratio == 1 for rlm in stack.readers))
+    eventually(lambda: all(rlm.tier_calls.is_idle for rlm in stack.readers))
     rsm.close()
     engine.dispose()
 

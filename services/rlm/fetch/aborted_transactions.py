@@ -96,7 +96,7 @@ class IndexEntries:
         end_offset = min(end_offset, view.tier.end_offset)
         while offset < end_offset:
             find = partial(remote.aborted_transactions, name, lineage, offset, end_offset, revision)
-            found = view.ask(find)
+            found = view.calls.call(find)
             self.is_changed |= found.is_changed
             yield from found.entries
             if found.next_offset is None:

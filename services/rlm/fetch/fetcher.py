@@ -29,8 +29,8 @@ from services.rlm.fetch.partition_fetch import PartitionBudget, PartitionFetch, 
 from services.rlm.fetch.partition_view import Bounds
 from services.rlm.fetch.prepared_reads import PreparedRead, in_parallel
 from services.rlm.fetch.purgatory import FetchPurgatory
-from services.rlm.fetch.read_ahead import TierWait
 from services.rlm.fetch.segment_reader import RemoteSegmentReader, TierRead
+from services.rlm.fetch.tier_calls import TierWait
 from services.rlm.metrics import TopicCounts
 from services.rlm.partition import Partition
 
@@ -77,9 +77,9 @@ class Fetcher:
         """
         self._purgatory.hold(request)
         total = RequestBudget(request.max_bytes)
-        wait = TierWait(self._remote.wait_s, is_shared=True)
+        wait = TierWait(self._remote.calls.wait_s, is_shared=True)
         reads = [self._read_of(wanted, request, wait) for wanted in request.partitions]
-        with in_parallel(reads, self._remote.pool.threads, total) as prepared:
+        with in_parallel(reads, self._remote.calls.threads, total) as prepared:
             for read in prepared:
                 for part in self._parts_of(read, total):
                     with wait.paused():
@@ -111,7 +111,7 @@ class Fetcher:
                     complete = parts.add(source, run)
                     if complete:
                         # All of them: a batch in several parts must not end with its first one.
-                        with view.without_slot():
+                        with view.calls.without_slot():
                             yield from complete
             yield from parts.finish()
         except PARTITION_FAILURES as e:

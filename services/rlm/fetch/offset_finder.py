@@ -29,8 +29,8 @@ from services.common.fair_queue import FairQueue, Slot
 from services.records.decode import UnreadableRecordsError
 from services.rlm.fetch.errors import PARTITION_FAILURES, ReadTimeoutError, kafka_error
 from services.rlm.fetch.partition_view import Bounds, PartitionView
-from services.rlm.fetch.read_ahead import TierWait
 from services.rlm.fetch.segment_reader import RemoteSegmentReader
+from services.rlm.fetch.tier_calls import TierWait
 from services.rlm.fetch.timestamps import (
     TimedRecord,
     first_in_log,
@@ -64,7 +64,7 @@ class OffsetFinder:
         self._rlmm = rlmm
         self._timeout_s = timeout_s
         # The others are left to fetches, however long the searches wait for the store.
-        at_once = max(remote.pool.threads // 2, 1)
+        at_once = max(remote.calls.threads // 2, 1)
         self._searches = FairQueue(f"concurrent searches of the tier (limit {at_once})", at_once)
 
     def list_offsets(self, queries: OffsetQueries) -> list[FoundOffset]:
@@ -99,7 +99,7 @@ class OffsetFinder:
     def _wait(self, asked_s: float) -> TierWait:
         """Return the time of one request; refused calls are repeated as long as for a fetch."""
         timeout_s = min(asked_s, self._timeout_s, current_call().left_s())
-        return TierWait(timeout_s, is_shared=True, retry_s=self._remote.wait_s)
+        return TierWait(timeout_s, is_shared=True, retry_s=self._remote.calls.wait_s)
 
     def _begin(
         self, view: PartitionView, search: Callable[[], FoundOffset], wait: TierWait
@@ -108,19 +108,19 @@ class OffsetFinder:
         name = view.partition.topic_id_partition
         if wait.left_s <= 0:
             return partial(self._answer, name, partial(_late, name))
-        if self._remote.late.are_too_many(name):
+        if self._remote.calls.late.are_too_many(name):
             # It is not begun, and the searches of other partitions need not wait for it.
-            return partial(self._answer, name, lambda: view.result(view.begin(search)))
+            return partial(self._answer, name, lambda: view.calls.result(view.calls.begin(search)))
         try:
             place = self._place(name, wait)
         except ReadTimeoutError:
             return partial(self._answer, name, partial(_late, name))
-        begun = view.begin(search)
+        begun = view.calls.begin(search)
         begun.add_done_callback(lambda _: place.release())
 
         def found() -> FoundOffset:
             with place:  # A search that is late holds no slot.
-                return view.result(begun)
+                return view.calls.result(begun)
 
         return partial(self._answer, name, found)
 
@@ -160,10 +160,10 @@ class OffsetFinder:
         try:
             if not view.needs_tier(INT64_MAX, query.leader_epoch):
                 return search()
-            if self._remote.late.are_too_many(name):
-                return view.in_time(search)  # As above.
+            if self._remote.calls.late.are_too_many(name):
+                return view.calls.in_time(search)  # As above.
             with self._place(name, wait):
-                return view.in_time(search)
+                return view.calls.in_time(search)
         except ReadTimeoutError as e:
             return EpochAnswer(name, FetchError.REQUEST_TIMED_OUT, str(e))
         except PARTITION_FAILURES as e:
@@ -216,13 +216,13 @@ class _Search:
             case SpecialTime.MAX_TIMESTAMP:
                 log = view.log
                 return self._record(
-                    bounds, None if log is None else record_of_greatest_time(log, view.wait)
+                    bounds, None if log is None else record_of_greatest_time(log, view.calls.wait)
                 )
         start = bounds.log_start_offset
         found = first_in_tier(view, self._rlmm, time_ms, start)
         if found is None and view.log is not None:
             first = max(start, view.log.log_start_offset)
-            found = first_in_log(view.log, time_ms, first, view.wait)
+            found = first_in_log(view.log, time_ms, first, view.calls.wait)
         return self._record(bounds, found)
 
     def _record(self, bounds: Bounds, found: TimedRecord | None) -> FoundOffset:
@@ -276,13 +276,13 @@ class _Search:
 
         Source: RemoteLogManager.findHighestRemoteOffset.
         """
-        with self._view.remote_slot():
+        with self._view.calls.slot():
             lineage = self._view.lineage()
             for entry in reversed(lineage.entries):
                 epoch = entry.leader_epoch
                 find = partial(self._rlmm.highest_offset_for_epoch, self._name, epoch)
                 try:
-                    highest = self._view.ask(find).value
+                    highest = self._view.calls.call(find).value
                 except RemoteResourceNotFoundError:
                     return -1
                 if highest is not None:

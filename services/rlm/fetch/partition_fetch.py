@@ -36,8 +36,8 @@ from services.rlm.fetch.errors import (
 )
 from services.rlm.fetch.index_cache import unread
 from services.rlm.fetch.partition_view import Bounds, PartitionView
-from services.rlm.fetch.read_ahead import TierWait
 from services.rlm.fetch.segment_reader import RemoteSegmentReader, local_runs
+from services.rlm.fetch.tier_calls import TierWait
 from services.rlm.kafka_log.partition_dir import LocalSegment, LogFileError, SegmentVanishedError
 from services.rlm.partition import Partition
 
@@ -192,7 +192,7 @@ class PartitionFetch:
         if segment is None:
             return None
         self._ends_with_segment = True
-        with self._named(segment, is_in_pool=True), self.view.remote_slot():
+        with self._named(segment, is_in_pool=True), self.view.calls.slot():
             if self._isolation is IsolationLevel.READ_COMMITTED:
                 end = self.view.bounds().end_for(self._isolation, self._role)
                 try:
@@ -285,11 +285,11 @@ class PartitionFetch:
                 if vanished > _ATTEMPTS or self._partition.role.local is None:
                     raise
                 self.view.read_log()
-                self.view.in_time(self.view.refresh_tier)
+                self.view.calls.in_time(self.view.refresh_tier)
             except DECIDED_BY_TIER:
                 if not self.view.tier_is_recent:
                     raise
-                self.view.in_time(self.view.refresh_tier)
+                self.view.calls.in_time(self.view.refresh_tier)
 
     def _local(
         self, segment: LocalSegment, end_offset: int, budget: PartitionBudget
@@ -318,7 +318,7 @@ class PartitionFetch:
         elif self._is_follower:
             raise self.view.moved(self._offset)
         else:
-            self.view.in_time(lambda: self._load_index(hole))
+            self.view.calls.in_time(lambda: self._load_index(hole))
             yield from self._segment_of_tier(hole, end_offset, budget)
 
     def _from_tier(
@@ -330,11 +330,11 @@ class PartitionFetch:
             if segment is not None and self._is_follower:
                 raise self.view.moved(self._offset)
             if segment is None:
-                self._offset = self.view.in_time(lambda: self.view.behind_hole(self._offset))
+                self._offset = self.view.calls.in_time(lambda: self.view.behind_hole(self._offset))
                 return
             if self._offset > segment.start_offset:
                 found = segment
-                self.view.in_time(lambda: self._load_index(found))
+                self.view.calls.in_time(lambda: self._load_index(found))
         yield from self._segment_of_tier(segment, end_offset, budget)
 
     def _segment_of_tier(
@@ -351,11 +351,11 @@ class PartitionFetch:
             budget.left_bytes,
             end_offset,
             lambda: self._following(segment),
-            self.view.wait,
+            self.view.calls.wait,
         )
         fetched_bytes = 0
         try:
-            with self._named(segment), self.view.remote_slot(), closing(runs):
+            with self._named(segment), self.view.calls.slot(), closing(runs):
                 for run in runs:
                     fetched_bytes += run.size_bytes
                     yield RecordSource.REMOTE, run
@@ -369,13 +369,13 @@ class PartitionFetch:
         """Find the segment to read ahead in; none if that might hold up other reads."""
         if self._ends_with_segment:
             return None
-        beside = self.view.beside()
+        background = self.view.background_view()
         with suppress(ReadTimeoutError):
-            return beside.in_time(lambda: beside.find_remote(segment.end_offset + 1))
+            return background.calls.in_time(lambda: background.find_remote(segment.end_offset + 1))
         return None
 
     def _find(self) -> RemoteLogSegmentMetadata | None:
-        return self.view.in_time(lambda: self.view.find_remote(self._offset))
+        return self.view.calls.in_time(lambda: self.view.find_remote(self._offset))
 
     def _find_again(self) -> RemoteLogSegmentMetadata | None:
         return self.view.find_remote(self._offset, is_changed=True)
@@ -383,7 +383,7 @@ class PartitionFetch:
     def _load_index(self, segment: RemoteLogSegmentMetadata) -> None:
         """Let the index cache have what the read needs of a segment."""
         with self._named(segment, is_in_pool=True):
-            self.view.ask(lambda: self._remote.load_index(segment, self._offset))
+            self.view.calls.call(lambda: self._remote.load_index(segment, self._offset))
 
     @contextmanager
     def _named(self, segment: RemoteLogSegmentMetadata, is_in_pool: bool = False) -> Iterator[None]:
@@ -391,7 +391,11 @@ class PartitionFetch:
         try:
             yield
         except RemoteResourceNotFoundError as e:
-            find = self._find_again if is_in_pool else partial(self.view.in_time, self._find_again)
+            find = (
+                self._find_again
+                if is_in_pool
+                else partial(self.view.calls.in_time, self._find_again)
+            )
             raise self._lost_or_deleted(segment, find(), e) from e
         except BatchError as e:
             raise unread(segment, e) from e

@@ -1,12 +1,29 @@
-"""See one partition as a request sees it: its log, its tier, and the offsets that can be read."""
+"""See one partition as a request sees it: its log, its tier, and the offsets that can be read.
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as NotDoneError
-from contextlib import contextmanager
+What for. A broker knows its log; RLM has a log that another program writes, a tier that other RLMs
+write, and perhaps no role. A PartitionView answers what is where: where the partition begins and
+ends, which segment of the tier has an offset, in which leader epoch it lies, what follows a hole.
+
+How to use. One view for each partition of a request. `find_bounds` reads the log and, only if the
+offset needs it, the tier; then `find_remote`, `behind_hole`, `end_of_epoch`, `diverging_epoch` and
+the checks answer from that. `calls` makes all calls to RLMM and RSM (tier_calls.py).
+
+Invariants.
+* A local or future offset needs no call, so that a dead store or database never slows local reads.
+* The log start bounds every read, as in Kafka: expired records are not read, even if the disk still
+  has them. What is in the tier is settled, whatever the broker's checkpoint has now.
+* What was read for another request a moment ago is used only to show records. Before a refusal that
+  the tier decides, the tier is read for this request (RecentTierError asks for that).
+* No offset is called out of range while it may exist: without a role, or while RLMM is away, the
+  answer is one that a reader repeats.
+
+Cancellation. A view is of no use after a late call. Crash: a view has no state that outlives its
+request. A dead database: the tier as it was last known serves consumers for a while, marked with
+its age; a dead store fails only reads that need it.
+"""
+
 from dataclasses import dataclass, replace
-from threading import TIMEOUT_MAX, Lock
-from typing import TypeVar
+from threading import TIMEOUT_MAX
 
 from services.api.errors import (
     InvalidRequestError,
@@ -17,31 +34,23 @@ from services.api.lineage import EpochEnd, Lineage
 from services.api.partitions import is_recorded
 from services.api.remote_log_manager import FetchRole, IsolationLevel
 from services.api.segments import RemoteLogSegmentMetadata
-from services.common.fair_queue import Slot
 from services.rlm.copy.gaps import lost_ranges
 from services.rlm.fetch.errors import (
     FencedReaderError,
     MovedToTierError,
     NotServedHereError,
     OffsetOutOfRangeError,
-    ReadTimeoutError,
     RecentTierError,
     UnknownLeaderEpochError,
     UnknownPartitionError,
 )
-from services.rlm.fetch.read_ahead import TierWait
-from services.rlm.fetch.reader_pool import ReaderPool
 from services.rlm.fetch.segment_lookups import ListedSegments
 from services.rlm.fetch.segment_reader import MetadataAges, RemoteSegmentReader
+from services.rlm.fetch.tier_calls import RequestCalls, TierWait
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 from services.rlm.partition import Partition
 from services.rlm.tier import Tier
-
-T = TypeVar("T")
-
-_ROUNDING_S = 0.005
-"""A wait for another read may end so much before the time is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +86,7 @@ class PartitionView:
     Attributes:
         log: None if this broker has no log of the partition, or no role for it.
         tier: as it was last known, or read for this request.
+        calls: those for this view to RLMM and RSM.
         tier_is_recent: it was read a moment ago for another request, not for this one.
         tier_age_s: its age, if it was to be read and RLMM was unreachable.
     """
@@ -87,148 +97,37 @@ class PartitionView:
         remote: RemoteSegmentReader,
         ages: MetadataAges | None = None,
         wait: TierWait | None = None,
+        *,
+        needs_slot: bool = True,
     ) -> None:
         """See a partition.
 
         Args:
             ages: how old the tier's state may be; by default it is read for this request.
-            wait: for a slot, and for the store.
+            wait, needs_slot: as for RequestCalls.
         """
         self.partition = partition
         self.remote = remote
         self.log: LocalLog | None = None
         self.tier = Tier()
         self._tier_stable_end: int | None = None
-        self._lock = Lock()
-        self._slot: Slot | None = None
-        self._needs_slot = True
-        self._is_late = False
         self._ages = ages or MetadataAges()
-        self.wait = wait or TierWait(remote.wait_s)
+        self.calls = RequestCalls(
+            remote.calls, partition.topic_id_partition, wait, needs_slot=needs_slot
+        )
         self.tier_age_s: float | None = None
         self.tier_is_recent = False
         self._tier_is_later_than_log = False
 
-    @contextmanager
-    def remote_slot(self) -> Iterator[None]:
-        """Hold a slot for remote reads; within another block of this view it is the same slot.
-
-        A request that needed a second slot while it holds one could wait for itself.
-
-        Raises:
-            ThrottledError, ReadTimeoutError: if no slot is free, or became free in time.
-        """
-        if self._slot is not None or not self._needs_slot:
-            yield
-            return
-        self._hold(self.remote.acquire_slot(self.wait))
-        try:
-            yield
-        finally:
-            self._release_slot()
-
-    def ask(self, call: Callable[[], T]) -> T:
-        """Call RLMM or RSM within a slot, and again for a while if that fails for now.
-
-        Raises as TierWait.retry and `remote_slot`.
-        """
-        with self.remote_slot():
-            return self.wait.retry(call)
-
-    @contextmanager
-    def without_slot(self) -> Iterator[None]:
-        """Hold no slot in the block, in which a client takes what was read, however slowly.
-
-        Raises:
-            ThrottledError, ReadTimeoutError: if no slot is free afterwards.
-        """
-        had_slot = self._slot is not None
-        self._release_slot()
-        yield
-        if had_slot:
-            self._hold(self.remote.acquire_slot(self.wait))
-
-    def _hold(self, slot: Slot) -> None:
-        with self._lock:
-            if self._needs_slot:
-                self._slot = slot
-                return
-        slot.release()
-
-    def _release_slot(self) -> None:
-        with self._lock:
-            slot, self._slot = self._slot, None
-        if slot is not None:
-            slot.release()
-
-    def begin(self, work: Callable[[], T]) -> "Future[T]":
-        """Begin work with this view in a thread of the pool; get its result with `result`."""
-        return self._submit(self.remote.pool, work)
-
-    def _submit(self, pool: ReaderPool, work: Callable[[], T]) -> "Future[T]":
-        if self.remote.late.are_too_many(self.partition.topic_id_partition):
-            return Future()  # `result` waits for it in vain, so that the client does not spin.
-        try:
-            return pool.submit(work)
-        except RuntimeError:  # The pool is closed, or no thread can be started.
-            never: Future[T] = Future()
-            never.cancel()
-            return never
-
-    def result(self, begun: "Future[T]") -> T:
-        """Wait for begun work for as long as the wait allows.
-
-        Work that is late goes on without a slot, so that a later read finds what it leaves in the
-        caches. The view is of no use then.
-
-        Raises:
-            ReadTimeoutError: if the work is late.
-            Others: the error of the work.
-        """
-        try:
-            try:
-                return begun.result(timeout=min(self.wait.left_s, TIMEOUT_MAX))
-            except NotDoneError:
-                if not begun.done():
-                    raise
-                return begun.result()  # It has ended just now.
-        except RetriableRemoteStorageError as e:
-            if self.wait.left_s > _ROUNDING_S:
-                raise
-            raise ReadTimeoutError(str(e)) from e  # It waited for another read.
-        except (NotDoneError, CancelledError):
-            if not begun.cancel():
-                self.remote.late.add(self.partition.topic_id_partition, begun)
-            self._is_late = True
-            self.abandon()
-            raise ReadTimeoutError(
-                f"{self.partition.topic_id_partition}: RLMM or RSM has not answered within "
-                f"{self.wait.wait_s:g} s; retry"
-            ) from None
-
-    def in_time(self, work: Callable[[], T]) -> T:
-        """Run work that calls RLMM or RSM in the pool, and wait as for one answer.
-
-        Raises as `result`.
-        """
-        if self._is_late:
-            raise ReadTimeoutError(f"{self.partition.topic_id_partition}: an earlier call is late")
-        with self.wait.one_answer():
-            return self.result(self._submit(self.remote.calls, work))
-
-    def abandon(self) -> None:
-        """Release the slot; work that still runs with this view needs none."""
-        with self._lock:
-            self._needs_slot = False
-        self._release_slot()
-
-    def beside(self) -> "PartitionView":
+    def background_view(self) -> "PartitionView":
         """Return a view of the same log and tier for work that the read does not depend on.
 
         It needs no slot: the reader that wants it holds one.
         """
-        view = PartitionView(self.partition, self.remote, self._ages, self.wait)
-        view.log, view.tier, view._needs_slot = self.log, self.tier, False
+        view = PartitionView(
+            self.partition, self.remote, self._ages, self.calls.wait, needs_slot=False
+        )
+        view.log, view.tier = self.log, self.tier
         return view
 
     def needs_tier(self, offset: int, last_fetched_epoch: int | None = None) -> bool:
@@ -336,9 +235,9 @@ class PartitionView:
         self.tier_is_recent = self._tier_is_later_than_log = False
         state = self.partition.tier
         try:
-            self.tier, self.tier_age_s = self.ask(
+            self.tier, self.tier_age_s = self.calls.call(
                 lambda: state.refresh_or_last(
-                    self._ages.stale_s, listed.add, min(self.wait.left_s, TIMEOUT_MAX)
+                    self._ages.stale_s, listed.add, min(self.calls.wait.left_s, TIMEOUT_MAX)
                 )
             )
         except InvalidRequestError as e:
@@ -382,19 +281,23 @@ class PartitionView:
         ended may be behind it, in a segment that is not copied yet.
         """
         newest = self.tier.newest
-        return None if newest is None else self.ask(lambda: self.remote.first_open_offset(newest))
+        return (
+            None
+            if newest is None
+            else self.calls.call(lambda: self.remote.first_open_offset(newest))
+        )
 
     def find_remote(self, offset: int, is_changed: bool = False) -> RemoteLogSegmentMetadata | None:
         """Find the finished segment that contains `offset` in this partition's lineage.
 
         It is not looked up again while the tier is as it was last read, unless `is_changed`.
         """
-        with self.remote_slot():
+        with self.calls.slot():
             epoch, revision = self._epoch_of(offset), None if is_changed else self.tier.revision
             if epoch is None:
                 return None
             name, find = self.partition.topic_id_partition, self.remote.lookups.find
-            return self.ask(lambda: find(name, epoch, offset, revision))
+            return self.calls.call(lambda: find(name, epoch, offset, revision))
 
     def _epoch_of(self, offset: int) -> int | None:
         """Return the leader epoch of an offset of the tier; None if it is before the first."""
@@ -408,12 +311,12 @@ class PartitionView:
 
     def lineage(self) -> Lineage:
         """Return the leader epochs of tier and log."""
-        with self.remote_slot():
+        with self.calls.slot():
             if self.tier.newest is None:
                 self.refresh_tier()
             local = self.log.lineage if self.log else Lineage()
             try:
-                return self.ask(lambda: self.partition.tier.lineage.merged(self.tier, local))
+                return self.calls.call(lambda: self.partition.tier.lineage.merged(self.tier, local))
             except RemoteResourceNotFoundError as e:
                 if not self.tier_is_recent:
                     raise
@@ -515,12 +418,12 @@ class PartitionView:
             raise self.not_there(offset, f"offset {offset} was deleted during the read")
         behind, partition = min(following), self.partition
         log = None if log is None else log.from_offset(self.tier.log_start_offset)
-        lost = self.ask(lambda: lost_ranges(partition, log, covered, self.tier))
+        lost = self.calls.call(lambda: lost_ranges(partition, log, covered, self.tier))
         if not any(first <= offset <= last for first, last in lost):
             if offset < self.bounds().log_start_offset:
                 raise self.not_there(offset, f"offset {offset} was deleted")
         elif not is_recorded(
-            self.ask(lambda: partition.tier.gaps.refresh(self.tier)), offset, behind - 1
+            self.calls.call(lambda: partition.tier.gaps.refresh(self.tier)), offset, behind - 1
         ):
             if partition.role.log_is_not_served:
                 raise self.not_there(offset, f"offset {offset} is in no segment of the tier")

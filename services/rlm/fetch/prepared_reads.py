@@ -58,7 +58,7 @@ class PreparedRead:
         Args:
             wanted_bytes: how much to request from the store; 0: only find the offsets.
         """
-        self._begun = self.fetch.view.begin(lambda: self._prepare(wanted_bytes))
+        self._begun = self.fetch.view.calls.begin(lambda: self._prepare(wanted_bytes))
 
     def ready(self, budget: PartitionBudget) -> EpochEnd | None:
         """Prepare the read, or wait until it is prepared.
@@ -73,20 +73,20 @@ class PreparedRead:
         if self._begun is None:
             return self._check()
         view = self.fetch.view
-        diverging = view.result(self._begun)
+        diverging = view.calls.result(self._begun)
         if diverging is None and not self._has_requested and not budget.exhausted:
             # Those before it left more than they were charged for.
             self.begin(min(budget.left_bytes, FIRST_BYTES))
-            view.result(self._begun)
+            view.calls.result(self._begun)
         if self._is_alone:
-            view.wait.end_sharing()
+            view.calls.wait.end_sharing()
         return diverging
 
     def close(self) -> None:
         """Give back what is held for the read, now or when its thread is done with it."""
         if self._begun is not None:
             self._begun.cancel()
-            self.fetch.view.abandon()
+            self.fetch.view.calls.abandon()
         with self._lock:
             self._is_closed = True
             chunk, self._chunk = self._chunk, None

@@ -13,8 +13,8 @@ from services.api.remote_log_manager import FetchPartition, FetchRequest
 from services.records.batches import BatchError
 from services.rlm.fetch.errors import PARTITION_FAILURES
 from services.rlm.fetch.partition_view import PartitionView
-from services.rlm.fetch.read_ahead import TierWait
 from services.rlm.fetch.segment_reader import RemoteSegmentReader, local_runs
+from services.rlm.fetch.tier_calls import TierWait
 from services.rlm.metrics import DELAYED_FETCHES
 from services.rlm.partition import Partition
 
@@ -112,24 +112,24 @@ class FetchPurgatory:
         asked: list[tuple[PartitionView, Future[int]]] = []
         # As the read that follows: the wait must not depend on RLMM if the read does not.
         ages = self._remote.ages_for(request.role)
-        wait = TierWait(self._remote.wait_s, is_shared=True)
+        wait = TierWait(self._remote.calls.wait_s, is_shared=True)
         try:
             for wanted, partition in zip(request.partitions, partitions, strict=True):
                 view = PartitionView(partition, self._remote, ages, wait)
                 count = partial(_readable_bytes, view, wanted, request, missing)
                 if view.needs_tier(wanted.fetch_offset):
-                    asked.append((view, view.begin(count)))
+                    asked.append((view, view.calls.begin(count)))
                     continue
                 missing -= count()
                 if missing <= 0:
                     return True
-            return missing <= sum(view.result(begun) for view, begun in asked)
+            return missing <= sum(view.calls.result(begun) for view, begun in asked)
         except _ENDS_WAIT:
             return True
         finally:
             for view, begun in asked:
                 begun.cancel()
-                view.abandon()
+                view.calls.abandon()
 
 
 def _readable_bytes(

@@ -1,14 +1,35 @@
-"""Stream remote segments through the chunk cache, ahead of readers that read one after another."""
+"""Stream remote segments through the chunk cache, ahead of readers that read one after another.
+
+What for. Kafka's consumers read a partition in answers of about 1 MiB. One request to RSM for each
+would cost a look-up, an index and a first byte every time. A reader that continues where an earlier
+read of the partition ended gets requests of 8 to 16 MiB, the next one while it reads this one.
+
+How to use. SequentialReads remembers where reads of a partition ended: `begin` a read at an offset,
+`end` it with the offset after it; `upcoming` gives what the next read at an offset would continue.
+A SegmentWindow gives the bytes of one segment at any position, from chunks of the cache; close it.
+`request_first` asks for the first bytes without waiting for them.
+
+Invariants.
+* A reader that does not continue gets little more than it asks for: random reads cost no more.
+* All readers share the cache's memory: the more there are, the shorter their requests, and the last
+  ones get none ahead.
+* Chunks that a reader has passed are released at once; those ahead stay for its next read for a
+  while, across segments.
+
+Cancellation. A window that is closed early gives up its chunks; their requests go on for as long as
+another reader, or the same one soon, may want them. Crash: memory is all there is. A dead store:
+the next bytes are waited for as long as TierWait allows, then ReadTimeoutError; what arrives later
+is there for the next read.
+"""
 
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from typing import TypeVar
 from weakref import WeakSet
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
@@ -16,6 +37,7 @@ from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.fetch.chunk_cache import ABANDONED_AFTER_S, MIB, Chunk, ChunkCache
 from services.rlm.fetch.errors import ReadTimeoutError
+from services.rlm.fetch.tier_calls import TierWait
 
 MIN_REQUEST_BYTES = 64 * 1024
 MIN_SEQUENTIAL_BYTES = 8 * MIB
@@ -23,73 +45,7 @@ MAX_REQUEST_BYTES = 16 * MIB
 """The sizes of requests to the store: the least, the least for a sequential reader, the most."""
 
 SKIPPED_AHEAD_BYTES = 64 * 1024
-RETRY_PAUSE_S = 0.1
 _REMEMBERED_READS = 1024
-
-T = TypeVar("T")
-
-
-class TierWait:
-    """Limit how long one request waits for the tier.
-
-    A read of one partition waits so long for each answer. Reads of several partitions share the
-    time, so that a slow one delays the others no longer.
-
-    Args:
-        wait_s: seconds.
-        is_shared: it is the time of all reads together.
-        retry_s: how long a refused call is repeated, if that is shorter.
-    """
-
-    def __init__(self, wait_s: float, is_shared: bool = False, retry_s: float = inf) -> None:
-        self.wait_s = wait_s
-        self._retry_s = retry_s
-        self._until_s = time.monotonic() + wait_s if is_shared else inf
-
-    @property
-    def left_s(self) -> float:
-        """Return how long the next answer may take, seconds."""
-        return max(min(self.wait_s, self._until_s - time.monotonic()), 0.0)
-
-    @contextmanager
-    def one_answer(self) -> Iterator[None]:
-        """Wait in the block as for one answer, however many calls that takes."""
-        until_s = self._until_s
-        self._until_s = min(until_s, time.monotonic() + self.wait_s)
-        try:
-            yield
-        finally:
-            self._until_s = until_s
-
-    def end_sharing(self) -> None:
-        """Wait for each answer from now on."""
-        self._until_s = inf
-
-    def retry(self, call: Callable[[], T]) -> T:
-        """Return the result of a call that is repeated for a while if the tier refuses it.
-
-        Raises:
-            RetriableRemoteStorageError, ThrottledError: if it still fails at the end of the wait.
-            Others: the error of the call.
-        """
-        until_s = time.monotonic() + min(self.left_s, self._retry_s)
-        while True:
-            try:
-                return call()
-            except (RetriableRemoteStorageError, ThrottledError):
-                if time.monotonic() + RETRY_PAUSE_S >= until_s:
-                    raise
-            time.sleep(RETRY_PAUSE_S)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Do not count the time of the block, in which the client takes what was read."""
-        began_s = time.monotonic()
-        try:
-            yield
-        finally:
-            self._until_s += time.monotonic() - began_s
-
 
 NextSegment = Callable[[], RemoteLogSegmentMetadata | None]
 """Find the segment that a sequential reader reads next."""
@@ -148,7 +104,7 @@ class SequentialReads:
         with self._lock:
             return sum(read.last_s >= since_s for read in self._sequential)
 
-    def coming(self, name: TopicIdPartition, offset: int) -> SequentialRead:
+    def upcoming(self, name: TopicIdPartition, offset: int) -> SequentialRead:
         """Return the same, without beginning it."""
         with self._lock:
             return self._ended.get((name, offset)) or SequentialRead()

@@ -35,6 +35,7 @@ from services.rlm.fetch.purgatory import FetchPurgatory
 from services.rlm.fetch.records_deletion import RecordsDeletion
 from services.rlm.fetch.replicas import AuxStateBuilder
 from services.rlm.fetch.segment_reader import MetadataAges, RemoteSegmentReader
+from services.rlm.fetch.tier_calls import TierCalls
 from services.rlm.metrics import TopicCounts
 from services.rlm.partition import Partition
 from services.rlm.reporting import Reporter
@@ -98,14 +99,13 @@ class Reads:
         chunk_limits = ChunkLimits(limits.chunk_memory_bytes, 2 * limits.threads + FILLS_AHEAD)
         self._chunks = ChunkCache(logs or rsm, chunk_limits, clock)
         self.storage = CacheInvalidatingStorage(rsm, self._indexes, self._chunks, counts)
-        self._remote = remote = RemoteSegmentReader(
+        self.calls = TierCalls(limits.threads, limits.wait_s, limits.max_waiting)
+        remote = RemoteSegmentReader(
             rlmm,
             self._indexes,
             self._chunks,
             clock,
-            threads=limits.threads,
-            wait_s=limits.wait_s,
-            max_waiting=limits.max_waiting,
+            calls=self.calls,
             quota=limits.quota,
             ages=MetadataAges(limits.recent_s, limits.stale_s),
         )
@@ -116,8 +116,6 @@ class Reads:
             partition_of, remote, rlmm, self._purgatory, counts, clock
         )
         self._deletion = RecordsDeletion(partition_of, rlmm, broker_id, reporter)
-        self.queue = remote.queue
-        self.pools = (remote.pool, remote.calls)
 
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
         return self._fetcher.fetch(request)
@@ -145,8 +143,7 @@ class Reads:
     def close(self) -> None:
         """Request nothing more from RLMM and RSM. Idempotent."""
         self._chunks.close()
-        for pool in self.pools:
-            pool.close()
+        self.calls.close()
 
 
 class CacheInvalidatingStorage:

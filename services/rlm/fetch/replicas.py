@@ -82,7 +82,7 @@ class AuxStateBuilder:
         name, last_offset = query.topic_id_partition, query.offset - 1
         leader = _lineage_of_leader(view)
         _check_leader_epoch(view, query.current_leader_epoch)
-        with view.remote_slot():
+        with view.calls.slot():
             try:
                 state = self.rlmm.partition_state(name).value
             except RemoteResourceNotFoundError as e:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from services.api.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
-    RetriableRemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
 from services.api.lineage import EpochRanges, Lineage
@@ -23,7 +22,7 @@ from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT64_MAX
 from services.common.bounded_file import open_regular
-from services.common.fair_queue import MOST_CHARGED_S, FairQueue, QuotaLimit, Slot
+from services.common.fair_queue import MOST_CHARGED_S, QuotaLimit
 from services.records.batches import NO_CLAIMS, BatchError, Claims, FileWindow
 from services.records.index_files import (
     OFFSET_ENTRY,
@@ -34,17 +33,16 @@ from services.records.index_files import (
 )
 from services.records.runs import BatchRun, IndexEntry, SegmentBytes, TakesBatch, runs_from
 from services.rlm.fetch.chunk_cache import Chunk, ChunkCache
-from services.rlm.fetch.errors import LostSegmentError, ReadThrottledError, ReadTimeoutError
+from services.rlm.fetch.errors import LostSegmentError, ReadThrottledError
 from services.rlm.fetch.index_cache import RemoteIndexCache
 from services.rlm.fetch.read_ahead import (
     NextSegment,
     SegmentWindow,
     SequentialRead,
     SequentialReads,
-    TierWait,
 )
-from services.rlm.fetch.reader_pool import LateCalls, ReaderPool
 from services.rlm.fetch.segment_lookups import SegmentLookUps
+from services.rlm.fetch.tier_calls import TierCalls, TierWait
 from services.rlm.kafka_log.partition_dir import LocalSegment, reading_segment
 from services.rlm.metrics import (
     FETCH_THROTTLE_SECONDS,
@@ -140,9 +138,7 @@ class RemoteSegmentReader:
         chunks: ChunkCache,
         clock: Callable[[], float] = time.monotonic,
         *,
-        threads: int = 10,
-        wait_s: float = 0.5,
-        max_waiting: int = 100,
+        calls: TierCalls | None = None,
         quota: QuotaLimit | None = None,
         ages: MetadataAges | None = None,
     ) -> None:
@@ -151,14 +147,8 @@ class RemoteSegmentReader:
         self._cache = cache
         self._chunks = chunks
         self._reads = SequentialReads()
-        name = f"concurrent remote reads (limit {threads})"
-        self.queue = FairQueue(name, threads, max_waiters=max_waiting)
+        self.calls = calls or TierCalls()
         self._quota = (quota or QuotaLimit()).bucket("remote reads", clock)
-        self.pool = ReaderPool(threads)
-        # Apart: a read that holds a slot waits for these, and those of the pool wait for slots.
-        self.calls = ReaderPool(threads)
-        self.late = LateCalls()
-        self.wait_s = wait_s
         self._ages = ages or MetadataAges()
 
     def ages_for(self, role: FetchRole) -> MetadataAges:
@@ -201,7 +191,7 @@ class RemoteSegmentReader:
         partition = segment_id.topic_id_partition
         read, read_bytes, next_offset = self._reads.begin(partition, offset), 0, offset
         entry, start = self._place_of(segment, offset, read)
-        limit = wait or TierWait(self.wait_s)
+        limit = wait or TierWait(self.calls.wait_s)
         readers = self._reads.active()
         window = SegmentWindow(
             self._chunks, segment, wanted_bytes, read, limit, next_segment, readers
@@ -232,7 +222,7 @@ class RemoteSegmentReader:
         The caller holds a slot.
         """
         name = segment.remote_log_segment_id.topic_id_partition
-        self._place_of(segment, offset, self._reads.coming(name, offset))
+        self._place_of(segment, offset, self._reads.upcoming(name, offset))
 
     def request_first(
         self, segment: RemoteLogSegmentMetadata, offset: int, wanted_bytes: int
@@ -247,7 +237,7 @@ class RemoteSegmentReader:
         """
         _size_of(segment)
         name = segment.remote_log_segment_id.topic_id_partition
-        read, wait = self._reads.coming(name, offset), TierWait(self.wait_s)
+        read, wait = self._reads.upcoming(name, offset), TierWait(self.calls.wait_s)
         entry, start = self._place_of(segment, offset, read)
         window = SegmentWindow(self._chunks, segment, wanted_bytes, read, wait, lambda: None)
         return window.request_first(start if entry is None else max(entry[1], 0))
@@ -388,21 +378,6 @@ class RemoteSegmentReader:
                 index = self._cache.index(answer.value, IndexType.TRANSACTION)
                 return answer.value, index, revisions
         return None, b"", revisions
-
-    def acquire_slot(self, wait: TierWait | None = None) -> Slot:
-        """Wait for one of the slots for remote reads.
-
-        Every request to store or metadata for a reader holds a slot, so that enough threads are
-        left for local reads.
-
-        Raises:
-            ThrottledError: if too many reads wait already.
-            ReadTimeoutError: if no slot became free in time.
-        """
-        try:
-            return self.queue.acquire(timeout_s=self.wait_s if wait is None else wait.left_s)
-        except RetriableRemoteStorageError as e:
-            raise ReadTimeoutError(str(e)) from e
 
 
 def _size_of(segment: RemoteLogSegmentMetadata) -> int:

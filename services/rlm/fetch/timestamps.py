@@ -17,8 +17,8 @@ from services.records.runs import BatchRun
 from services.rlm.fetch.errors import DamagedLogError, ReadTimeoutError
 from services.rlm.fetch.index_cache import damaged, unread
 from services.rlm.fetch.partition_view import PartitionView
-from services.rlm.fetch.read_ahead import TierWait
 from services.rlm.fetch.segment_reader import local_runs
+from services.rlm.fetch.tier_calls import TierWait
 from services.rlm.kafka_log.indexes import last_indexed_ms, offset_before
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LocalSegment, LogFileError
@@ -66,7 +66,7 @@ def first_in_tier(
     name = view.partition.topic_id_partition
     segments = all_segments(rlmm, name, states=[_FINISHED], min_offset=from_offset)
     for segment in _in_slots(view, segments):
-        if view.wait.left_s <= 0:
+        if view.calls.wait.left_s <= 0:
             raise ReadTimeoutError(f"{name}: no record of time {time_ms} or later was found yet")
         if segment.start_offset >= local_start:
             return None
@@ -82,7 +82,7 @@ def _in_slots(
 ) -> Iterator[RemoteLogSegmentMetadata]:
     """Yield the segments; a page of them is read within a slot for remote reads."""
     while True:
-        with view.remote_slot():
+        with view.calls.slot():
             segment = next(segments, None)
         if segment is None:
             return
@@ -92,14 +92,14 @@ def _in_slots(
 def _in_segment(
     view: PartitionView, segment: RemoteLogSegmentMetadata, time_ms: int, from_offset: int
 ) -> TimedRecord | None:
-    with view.remote_slot():
-        since = view.ask(lambda: view.remote.first_offset_since(segment, time_ms))
+    with view.calls.slot():
+        since = view.calls.call(lambda: view.remote.first_offset_since(segment, time_ms))
         first = max(since, from_offset)
-        view.ask(lambda: view.remote.load_index(segment, first))
-        runs = view.remote.runs(segment, first, _every_batch, _READ_BYTES, wait=view.wait)
+        view.calls.call(lambda: view.remote.load_index(segment, first))
+        runs = view.remote.runs(segment, first, _every_batch, _READ_BYTES, wait=view.calls.wait)
         try:
             with closing(runs):
-                return _first_of(_batches(runs), time_ms, from_offset, view.wait)
+                return _first_of(_batches(runs), time_ms, from_offset, view.calls.wait)
         except BatchError as e:
             raise unread(segment, e) from e
         except UnreadableRecordsError as e:

@@ -16,7 +16,8 @@ from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.fetch.chunk_cache import ABANDONED_AFTER_S, MIB, ChunkCache, ChunkLimits
 from services.rlm.fetch.errors import ReadTimeoutError
-from services.rlm.fetch.read_ahead import SegmentWindow, SequentialRead, SequentialReads, TierWait
+from services.rlm.fetch.read_ahead import SegmentWindow, SequentialRead, SequentialReads
+from services.rlm.fetch.tier_calls import TierWait
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.locations import Location
 from services.rsm.manager import ObjectRemoteStorageManager

@@ -3,7 +3,7 @@
 from concurrent.futures import Future
 from dataclasses import replace
 
-from services.rlm.fetch.reader_pool import LateCalls
+from services.rlm.fetch.tier_calls import LateCalls
 from tests.unit.rlm.kafka_bytes import NAME
 
 
