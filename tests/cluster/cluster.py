@@ -14,8 +14,6 @@ from tests.cluster.programs import check_machine, ensure_programs
 from tests.harness.eventually import eventually
 
 NODE_IP = "192.168.77.2"
-POD_NETWORK = "10.244.0.0/24"
-SERVICE_NETWORK = "10.96.0.0/16"
 
 _HERE = Path(__file__).parent
 _START_DEADLINE_MS = 240_000

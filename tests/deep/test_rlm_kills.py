@@ -54,7 +54,7 @@ EPOCH = 5
 DEADLINE_MS = 60_000
 KILLED_ELSEWHERE = {
     "rsm.": "test_rsm_kills.py",
-    "rlmm.": "test_rlmm_kills.py",
+    "rlmm.": "test_rsm_kills.py",
     "index_cache.": "test_index_cache_kills.py",
     "local.": "test_kill_while_deleting_locally.py",
     "sweep.": "tests/spark",

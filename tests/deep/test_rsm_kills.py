@@ -1,4 +1,4 @@
-"""Kill -9 RSM at every named place: the copy is finished or cleaned up, nothing whole is lost."""
+"""Kill -9 RSM or RLMM at every named place: `sediment ship` goes on, nothing whole is lost."""
 
 import json
 import random
@@ -45,6 +45,12 @@ def test_rsm_killed_while_shipping(world: World, tmp_path: Path, place: str) -> 
         world.log_dir = tmp_path / "large"
         make_log_dir(world.log_dir, partitions=2, segments=1, segment_bytes=3 * SMALLEST_PART_BYTES)
     ship_while_it_dies(world, world.rsm, place, nth=2)
+
+
+@pytest.mark.parametrize("place", first_of(n for n in FAILPOINTS if n.startswith("rlmm.")))
+@pytest.mark.parametrize("nth", [1, pytest.param(8, marks=pytest.mark.long)])
+def test_rlmm_killed_around_a_commit(world: World, place: str, nth: int) -> None:
+    ship_while_it_dies(world, world.rlmm, place, nth)
 
 
 def test_rsm_killed_while_deleting(world: World) -> None:

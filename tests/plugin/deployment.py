@@ -32,8 +32,6 @@ long as ever, though one that was killed is let in again only when its last sess
 a machine that others use, a broker that stands still for a second must not lose its partitions."""
 
 TIERED = {"remote.storage.enable": "true"}
-ONLY_ACTIVE_LOCAL = {"local.retention.bytes": "1"}
-"""With this a rolled segment leaves the disk as soon as it is in the tier, and never before."""
 
 DEADLINE_MS = 120_000
 

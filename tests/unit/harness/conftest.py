@@ -10,9 +10,7 @@ from tests.harness.http_proxy import HttpProxy
 
 
 class Store(BaseHTTPRequestHandler):
-    """Keeps the body of a PUT in either framing; GET returns it, chunked if the path requires
-    it.
-    """
+    """Keeps the body of a PUT in either framing; GET returns it, chunked if the path says so."""
 
     protocol_version = "HTTP/1.1"
     timeout = 10.0
@@ -30,11 +28,6 @@ class Store(BaseHTTPRequestHandler):
             self._answer_chunked(body)
         else:
             self._answer(200, body)
-
-    def do_HEAD(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(self.kept[self.path])))
-        self.end_headers()
 
     def _read_body(self) -> bytes:
         if self.headers.get("Transfer-Encoding") != "chunked":

@@ -3,20 +3,6 @@ import pytest
 from tests.harness.eventually import eventually, eventually_holds
 
 
-def test_the_first_truthy_result_is_returned() -> None:
-    results = iter([None, 0, "there"])
-    assert eventually(lambda: next(results)) == "there"
-
-
-def test_an_assertion_that_fails_at_first_is_tried_again() -> None:
-    counts = iter([1, 2, 3])
-
-    def check() -> None:
-        assert next(counts) == 3
-
-    eventually_holds(check)
-
-
 def test_at_the_deadline_the_last_failed_assertion_is_raised() -> None:
     def check() -> None:
         raise AssertionError("only 7 of 8 segments")

@@ -35,16 +35,16 @@ def test_a_storm_hits_its_share_of_requests_the_same_ones_for_the_same_seed() ->
     assert sum(hits(seed=1)) == pytest.approx(300, abs=60)
 
 
-def test_a_storm_hits_only_its_operations() -> None:
+@pytest.mark.parametrize(
+    ("operations", "times", "hit"),
+    [(["get", "put"], None, [True, False, True]), (None, 2, [True, True, False])],
+)
+def test_a_storm_hits_its_operations_so_many_times(
+    operations: list[str] | None, times: int | None, hit: list[bool]
+) -> None:
     faults = Faults()
-    faults.storm(SLOW_DOWN, 1, operations=["get", "put"])
-    assert taken(faults, ["get", "delete", "put"]) == [SLOW_DOWN, None, SLOW_DOWN]
-
-
-def test_a_storm_is_over_after_so_many_hits() -> None:
-    faults = Faults()
-    faults.storm(SLOW_DOWN, 1, times=2)
-    assert taken(faults, ["get"] * 3) == [SLOW_DOWN, SLOW_DOWN, None]
+    faults.storm(SLOW_DOWN, 1, operations=operations, times=times)
+    assert taken(faults, ["get", "delete", "put"]) == [SLOW_DOWN if h else None for h in hit]
 
 
 def test_a_storm_is_over_after_a_time() -> None:

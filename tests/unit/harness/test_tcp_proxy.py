@@ -37,14 +37,6 @@ def connect(proxy: TcpProxy) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=10)
 
 
-def test_bytes_pass_both_ways_and_the_end_of_one_direction_too(proxy: TcpProxy) -> None:
-    with connect(proxy) as client:
-        client.sendall(b"ping")
-        client.shutdown(socket.SHUT_WR)
-        with client.makefile("rb") as answers:
-            assert answers.read() == b"ping"
-
-
 def test_a_connection_ends_after_exactly_so_many_bytes(proxy: TcpProxy) -> None:
     proxy.faults.add(Cut(3, Direction.RESPONSE))
     with connect(proxy) as client, client.makefile("rb") as answers:
