@@ -61,7 +61,7 @@ class LineageUnknownError(Exception):
     """
 
 
-_NOT_NOW = (LogFileError, SegmentVanishedError, LineageUnknownError, RemoteStorageError)
+NOT_REPORTED = (LogFileError, SegmentVanishedError, LineageUnknownError, RemoteStorageError)
 """Failures that concern one partition's report; a RetriableRemoteStorageError concerns all."""
 
 
@@ -278,7 +278,7 @@ class Reporter:
                 report = self._report_if_due(partition)
             except RetriableRemoteStorageError:
                 raise
-            except _NOT_NOW as e:
+            except NOT_REPORTED as e:
                 _log.warning(
                     "%s: not reported; retrying at the next interval: %s",
                     partition.topic_id_partition,

@@ -226,7 +226,8 @@ class Lane:
         with self._changed:
             entry = self._entries.get(key)
             if entry is not None and task in (None, entry.task):
-                self._drop(key)
+                del self._entries[key]
+                self._waiting.discard(key)
 
     def tick(self) -> None:
         """Start due tasks, longest due first, while threads are free."""
@@ -284,10 +285,6 @@ class Lane:
         if self._starts_from_s is not None:
             due_s = max(due_s, self._starts_from_s)
         return min(max(due_s - self._clock(), _WAKE_EVERY_S), self._interval_s)
-
-    def _drop(self, key: Hashable) -> None:
-        del self._entries[key]
-        self._waiting.discard(key)
 
     def start_next(self) -> bool:
         """Start the next due task; return False if none is due or no thread is available."""

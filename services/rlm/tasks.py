@@ -97,15 +97,15 @@ class PartitionTasks:
         """Wait for the last copy pass after `end`; return whether it ended in time."""
         return self.lanes.copies.wait_ended(name, within_s)
 
-    def run_until_done(self, name: TopicIdPartition, go_on: Callable[[], bool]) -> None:
-        """Run `go_on` among the tasks of retention until it returns False.
+    def run_until_done(self, name: TopicIdPartition, delete_batch: Callable[[], bool]) -> None:
+        """Run `delete_batch` among the tasks of retention until it returns False.
 
         Changes of the partition's role do not end it. It replaces an earlier one of the partition.
         """
         lane, key = self.lanes.expiration, Finishing(name)
 
         def run() -> bool:
-            if go_on():
+            if delete_batch():
                 return True
             lane.forget(key, run)
             return False
@@ -133,28 +133,28 @@ class PartitionTasks:
             cancel.cancelled,
             turn_s=_COPY_TURN_S,
         )
+        name = partition.topic_id_partition
 
         def run() -> RunAgain | None:
             report = task.run()
-            partition.copy.problem_log.log(partition.topic_id_partition, partition.copy.problems)
+            partition.copy.problem_log.log(name, partition.copy.problems)
             COPIED_SEGMENTS.inc(report.copied_segments)
             COPIED_BYTES.inc(report.copied_bytes)
-            topic = partition.topic_id_partition.topic
-            self.topic_counts.add(REMOTE_COPY_REQUESTS, topic, report.copy_requests)
-            self.topic_counts.add(REMOTE_COPY_BYTES, topic, report.copied_bytes)
-            self.topic_counts.add(REMOTE_COPY_ERRORS, topic, report.copy_errors)
-            retriable = report.copy_retriable_errors
-            self.topic_counts.add(REMOTE_COPY_RETRIABLE_ERRORS, topic, retriable)
+            for counter, count in (
+                (REMOTE_COPY_REQUESTS, report.copy_requests),
+                (REMOTE_COPY_BYTES, report.copied_bytes),
+                (REMOTE_COPY_ERRORS, report.copy_errors),
+                (REMOTE_COPY_RETRIABLE_ERRORS, report.copy_retriable_errors),
+            ):
+                self.topic_counts.add(counter, name.topic, count)
             LOST_RANGES.inc(len(report.recorded))
             for problem in report.recorded:
-                _log.warning("%s: %s", partition.topic_id_partition, problem.message)
+                _log.warning("%s: %s", name, problem.message)
             if report.copied_segments:
-                _log.info(
-                    "%s: copied %d segments", partition.topic_id_partition, report.copied_segments
-                )
+                _log.info("%s: copied %d segments", name, report.copied_segments)
             if report.more_after_s is not None:
                 if report.failure:
-                    _log.warning("%s: %s", partition.topic_id_partition, report.failure)
+                    _log.warning("%s: %s", name, report.failure)
                 return RunAgain(report.more_after_s)
             if report.failure:
                 raise PassFailedError(report.failure)

@@ -245,16 +245,6 @@ def test_without_a_log_the_log_ends_at_the_end_of_the_tier(
     assert read(restarted, 61) is FetchError.OFFSET_OUT_OF_RANGE
 
 
-def test_led_partition_is_copied_under_the_leader_epoch_of_the_cluster(
-    stack: Stack, rlm: Any, cluster: AnsweringCluster
-) -> None:
-    cluster.topics[NAME.topic] = led_by(OURS, epoch=5)
-    poll(rlm)
-    take_turns(rlm)
-    assert stack.ranges() == ALL
-    assert {segment.broker_leader_epoch for segment in stack.segments()} == {5}
-
-
 def test_nothing_is_copied_that_its_leader_does_not_call_stable(
     stack: Stack, rlm: Any, cluster: AnsweringCluster
 ) -> None:
@@ -336,6 +326,7 @@ def test_partition_led_by_another_broker_is_followed_until_led(
     poll(rlm)
     take_turns(rlm)
     assert (roles(rlm), stack.ranges()) == ({NAME: LEADER}, ALL)
+    assert {segment.broker_leader_epoch for segment in stack.segments()} == {4}
 
 
 def test_a_partition_that_went_to_other_brokers_is_abandoned_and_its_tier_stays(

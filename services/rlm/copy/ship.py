@@ -9,7 +9,6 @@ from enum import Enum
 from pathlib import Path
 from threading import Event
 
-from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
@@ -26,9 +25,8 @@ from services.rlm.kafka_log.log_dir import (
     find_partitions,
     is_held_by_another,
 )
-from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 from services.rlm.partition import Partition, new_partition
-from services.rlm.reporting import LineageUnknownError, Reporter, report_of
+from services.rlm.reporting import NOT_REPORTED, Reporter, report_of
 from services.rlm.topic_configs import TopicConfigs
 
 DEFAULT_LEASE_MS = 30_000
@@ -251,12 +249,7 @@ class _Shipper:
             report = report_of(partition, self.broker_id)
             if report is not None:
                 Reporter(self.rlmm, self.broker_id).report(partition, report)
-        except (
-            LogFileError,
-            SegmentVanishedError,
-            LineageUnknownError,
-            RemoteStorageError,
-        ) as e:
+        except NOT_REPORTED as e:
             _log.warning(
                 "%s: not reported; the next run retries: %s", partition.topic_id_partition, e
             )

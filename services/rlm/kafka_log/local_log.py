@@ -164,11 +164,10 @@ class LocalPartition:
     def is_there(self) -> bool:
         """Return whether require_there succeeds; a folder that cannot be read counts as there."""
         try:
-            self.require_there()
+            with suppress(LogFileError):
+                self.require_there()
         except FileNotFoundError:
             return False
-        except LogFileError:
-            return True
         return True
 
     def _read(self, lists_again: bool) -> LocalLog | None:

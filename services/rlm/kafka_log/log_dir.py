@@ -205,7 +205,7 @@ def _scan(
         seen_before, name = before.get(path, (None, None))
         try:
             if name is None or seen is None or seen != seen_before:
-                if not _has_something_to_copy(path):
+                if not (path.is_dir() and _has_log(path)):
                     found.skipped[SkippedFolder.EMPTY] += 1
                     continue
                 name = read_partition_metadata(path, topic, partition)
@@ -242,12 +242,8 @@ def _folder_fingerprints(path: Path) -> _Fingerprints | None:
     return None if folder is None or metadata is None else (folder, metadata)
 
 
-def _has_something_to_copy(path: Path) -> bool:
-    """Return whether a folder has a log, or cannot be read."""
-    return path.is_dir() and _has_log(path)
-
-
 def _has_log(path: Path) -> bool:
+    """Return whether a folder has a log, or cannot be read."""
     try:
         return bool(list_segments(path))
     except LogFileError:

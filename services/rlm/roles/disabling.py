@@ -127,7 +127,7 @@ class DisabledTopics:
 
     def _to_disable(self, refused: list[RemoteStorageError]) -> list[TopicIdPartition]:
         """Return the partitions to disable; add to `refused` the errors of reading settings."""
-        found: list[TopicIdPartition] = []
+        to_disable: list[TopicIdPartition] = []
         is_disabled: dict[UUID, bool] = {}
         for partition in self._roles.leaders():
             name = partition.topic_id_partition
@@ -142,8 +142,8 @@ class DisabledTopics:
                     is_disabled[name.topic_id] = False
                     refused.append(e)
             if is_disabled[name.topic_id]:
-                found.append(name)
-        return found
+                to_disable.append(name)
+        return to_disable
 
     def _is_disabled(self, name: TopicIdPartition) -> bool:
         """Return whether the topic is disabled and may be deleted, by the cached settings."""
