@@ -278,11 +278,11 @@ class Call:
 
 
 def with_services(
-    *services: str, has_output: bool = True
+    *services: str, has_data_dir: bool = False, has_output: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command a Call: the addresses of these services, --data-dir and -o."""
+    """Give a command a Call: the addresses of these services, --data-dir if any, and -o."""
     options: dict[str, tuple[object, object]] = {each: (_SERVICES[each], None) for each in services}
-    if services:
+    if services or has_data_dir:
         options["data_dir"] = (DataDir, None)
     if has_output:
         options["output"] = (JsonOrTable, Format.TABLE)

@@ -19,7 +19,7 @@ WATCH_INTERVAL_S = 1.0
 
 
 @app.command()
-@with_services()
+@with_services(has_data_dir=True)
 def up(
     call: Call,
     log_dir: Annotated[
