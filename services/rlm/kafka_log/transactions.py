@@ -1,7 +1,8 @@
 """Find a log's open and aborted transactions, its end and its last stable offset."""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, suppress
 from operator import itemgetter
 
 from services.api.lineage import Lineage
@@ -106,15 +107,18 @@ class ProducerIds:
 
 def _has_no_producer(segment: LocalSegment) -> bool:
     """Return whether no batch has a producer id; False if the segment is damaged."""
-    with (
-        reading_segment(segment.log_path),
-        FileWindow(segment.log_path, HEADERS_READ_AHEAD_BYTES) as window,
-    ):
-        try:
-            batches = walk_batches(window, 0, segment.size_bytes, segment.base_offset, verify=False)
+    try:
+        with closing(_batches_of(segment)) as batches:
             return all(batch.producer_id < 0 for batch in batches)
-        except BatchError:
-            return False
+    except BatchError:
+        return False
+
+
+def _batches_of(segment: LocalSegment) -> Generator[Batch, None, None]:
+    """Read the headers of a segment's batches; raise BatchError at a damaged one."""
+    path = segment.log_path
+    with reading_segment(path), FileWindow(path, HEADERS_READ_AHEAD_BYTES) as window:
+        yield from walk_batches(window, 0, segment.size_bytes, segment.base_offset, verify=False)
 
 
 class LogTail:
@@ -188,10 +192,7 @@ class LogTail:
         with reading_segment(path), FileWindow(path, HEADER_BYTES) as window:
             if is_blank(window, self.end_position):
                 return
-        with (
-            reading_segment(active.log_path),
-            FileWindow(active.log_path, HEADERS_READ_AHEAD_BYTES) as window,
-        ):
+        with reading_segment(path), FileWindow(path, HEADERS_READ_AHEAD_BYTES) as window:
             batches = walk_batches(
                 window, self.end_position, active.file_bytes, self.log_end_offset, verify=False
             )
@@ -234,7 +235,12 @@ def transactions_at(segments: Sequence[LocalSegment], offset: int) -> Transactio
         if segment.base_offset >= offset:
             break
         if segment.is_rolled and segment.end_offset >= start:
-            _observe_from(segment, start, offset, transactions)
+            with suppress(BatchError), closing(_batches_of(segment)) as batches:
+                for batch in batches:
+                    if batch.base_offset >= offset:
+                        break
+                    if batch.base_offset >= start:
+                        transactions.observe(batch)
     return transactions
 
 
@@ -248,21 +254,3 @@ def _newest_snapshot(segments: Sequence[LocalSegment], offset: int) -> tuple[int
             except LogFileError:
                 continue
     return segments[0].base_offset, None
-
-
-def _observe_from(
-    segment: LocalSegment, start: int, offset: int, transactions: Transactions
-) -> None:
-    with (
-        reading_segment(segment.log_path),
-        FileWindow(segment.log_path, HEADERS_READ_AHEAD_BYTES) as window,
-    ):
-        size, base = segment.size_bytes, segment.base_offset
-        try:
-            for batch in walk_batches(window, 0, size, base, verify=False):
-                if batch.base_offset >= offset:
-                    break
-                if batch.base_offset >= start:
-                    transactions.observe(batch)
-        except BatchError:
-            return
