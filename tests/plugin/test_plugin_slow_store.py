@@ -1,28 +1,70 @@
-"""The way to the store is slower than Kafka waits for a read: consumers get their records at a
-later fetch, by bytes that went on arriving meanwhile."""
+"""A way to the store is slow or stalls: consumers get records later, a broker still stops."""
 
 from pathlib import Path
 
 import pytest
 
-from demos.kafka_broker import NODE_ID, plugin_settings
-from tests.harness.faults import Throttle
+from demos.kafka_broker import NODE_ID, KafkaBroker, plugin_settings
+from tests.harness.eventually import eventually
+from tests.harness.faults import Direction, Stall, Throttle
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.proxy import TcpProxy
 from tests.harness.world import World
-from tests.plugin.deployment import IMPATIENT, Deployment
+from tests.plugin.constant_consumer import ConstantConsumer
+from tests.plugin.deployment import DEADLINE_MS, IMPATIENT, Deployment
 from tests.plugin.jmx import read_jmx
 
 pytestmark = pytest.mark.plugin
 
-MIB = 1024 * 1024
-SEGMENT_BYTES = 8 * MIB
-RECORDS, RECORD_BYTES = 16, 700_000  # one segment is rolled
-BYTES_PER_S = 2 * MIB
+SEGMENT_BYTES = 1 << 20
+RECORDS, RECORD_BYTES = 12, 300_000
+STALLED_AFTER_BYTES = SEGMENT_BYTES // 4
+FETCHES = f"io.sediment.kafka:type=Calls,broker={NODE_ID},service=RSM,call=FetchLogSegment"
+READER = "RemoteLogReader - Error occurred while reading the remote data"
+LOOK_UPS = f"io.sediment.kafka:type=LookUps,broker={NODE_ID}"
+
+
+def test_broker_stops_in_order_during_a_read_and_a_watch(
+    jar: Path, services: World, tmp_path: Path
+) -> None:
+    with TcpProxy(services.rsm.address) as way:
+        settings = plugin_settings(jar, way.address, services.rlmm.address)
+        broker = kafka_broker(tmp_path, {**IMPATIENT, **settings})
+        with broker:
+            deployment = Deployment(broker, services)
+            partition = deployment.create_one("stopped", SEGMENT_BYTES, local_retention_bytes="1")
+            partition.produce(RECORDS, RECORD_BYTES)
+            partition.wait_until_tiered()
+            partition.wait_until_only_active_is_local()
+            way.faults.add(Stall(STALLED_AFTER_BYTES, Direction.RESPONSE), times=None)
+            way.cut_connections()
+            with ConstantConsumer(deployment.cluster, partition.name, "read_uncommitted"):
+                eventually(lambda: reads_and_watches(broker), DEADLINE_MS)
+                # Fails unless the broker has shut down cleanly within a minute.
+                broker.stop()
+        assert failures_after_stop(deployment.broker_log()) == []
+
+
+def reads_and_watches(broker: KafkaBroker) -> bool:
+    """Return whether a read is under way, and the watch is live."""
+    figures = read_jmx(broker)
+    return figures.get((FETCHES, "Calls"), 0) > 0 and figures[LOOK_UPS, "Current"] == 1
+
+
+def failures_after_stop(log: list[str]) -> list[str]:
+    """Return the errors since SIGTERM, but Kafka's own for the reads that it ends."""
+    (stop,) = (number for number, line in enumerate(log) if "signal SIGTERM" in line)
+    errors = [line for line in log[stop:] if " ERROR " in line or " WARN io.sediment" in line]
+    return [line for line in errors if " ERROR org.apache.kafka" not in line or READER not in line]
+
+
+SLOW_SEGMENT_BYTES = 8 << 20
+SLOW_RECORDS, SLOW_RECORD_BYTES = 16, 700_000  # one segment is rolled
+BYTES_PER_S = 2 << 20
 MAX_WAIT_MS = 100
 CHUNKS = 2
 DEADLINE_S = 180.0
-FETCHES = "kafka.server:type=BrokerTopicMetrics,name=RemoteFetchRequestsPerSec"
+REMOTE_FETCHES = "kafka.server:type=BrokerTopicMetrics,name=RemoteFetchRequestsPerSec"
 
 
 def test_consumer_gets_its_records_from_a_store_slower_than_the_broker_waits(
@@ -33,8 +75,8 @@ def test_consumer_gets_its_records_from_a_store_slower_than_the_broker_waits(
         settings["remote.fetch.max.wait.ms"] = str(MAX_WAIT_MS)
         with kafka_broker(tmp_path, {**IMPATIENT, **settings}) as broker:
             deployment = Deployment(broker, services)
-            partition = deployment.create_one("slow", SEGMENT_BYTES, local_retention_bytes="1")
-            values = partition.produce(RECORDS, RECORD_BYTES)
+            partition = deployment.create_one("slow", SLOW_SEGMENT_BYTES, local_retention_bytes="1")
+            values = partition.produce(SLOW_RECORDS, SLOW_RECORD_BYTES)
             (segment,) = partition.wait_until_tiered()
             partition.wait_until_only_active_is_local()
             way.faults.add(Throttle(BYTES_PER_S), times=None)
@@ -44,7 +86,7 @@ def test_consumer_gets_its_records_from_a_store_slower_than_the_broker_waits(
             read = list(deployment.cluster.read_through_faults(partition.name.topic, 0, DEADLINE_S))
             after = read_jmx(broker)
             assert [message.value() for message in read] == values
-            fetches = after[FETCHES, "Count"] - before.get((FETCHES, "Count"), 0)
+            fetches = after[REMOTE_FETCHES, "Count"] - before.get((REMOTE_FETCHES, "Count"), 0)
             segment_ms = segment.segment_size_in_bytes * 1000 // BYTES_PER_S
             assert fetches > segment_ms / MAX_WAIT_MS / 4, "no fetch was given up"
             # A range for the first fetch, and perhaps for one that followed it; then the chunks.
