@@ -45,7 +45,7 @@ RPCS = 65
 
 CORE = ("api", "common", "rpc", "rsm", "rlmm", "workflows")
 READING = ("services.rlm.fetch", "services.rlm.consumers", "services.records", "services.client")
-SHARED_BY_RLM = ("partition", "tier", "cleanup_policies", "kafka_log", "metrics", "settings")
+SHARED_BY_RLM = ("partition", "tier", "losses", "reporting", "kafka_log", "metrics", "settings")
 """What reading needs of shipping: modules and folders of services/rlm by the begin of the name."""
 DOOR = ("services.rlm.manager", "services.rlm.fetch.reads")
 """The one import of shipping that leads into reading."""
@@ -223,9 +223,12 @@ def misplaced(tree: ast.Module) -> Iterator[tuple[int, list[str]]]:
         while at < len(tree.body) and (_constants(tree.body[at]) or _is_text(tree.body[at])):
             block.append(tree.body[at])
             at += 1
-        free = [each for each in block if not _used(each) & made]
-        made.update(n for each in block if each not in free for n in _constants(each))
-        names = [n for each in free for n in _constants(each)]
+        names: list[str] = []
+        for each in block:
+            if _used(each) & made:
+                made.update(_constants(each))
+            else:
+                names += _constants(each)
         users = [d for d in tree.body if isinstance(d, ast.ClassDef | ast.FunctionDef)]
         users = [d for d in users if _used(d) & set(names)]
         is_beside = len(users) == 1 and isinstance(users[0], ast.ClassDef)

@@ -31,6 +31,15 @@ T = TypeVar("T")
 
 _TOPIC_PARTITION = re.compile(r"(?:(?P<id>[^:]+):)?(?P<topic>.+)-(?P<partition>\d{1,10})")
 
+_ADDRESS_HELP = (
+    "HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT. Default: that of the running "
+    "`sediment up`."
+)
+_SERVICES = {
+    each: Annotated[str | None, typer.Option(envvar=f"SEDIMENT_{each.upper()}", help=_ADDRESS_HELP)]
+    for each in ("rsm", "rlmm", "rlm")
+}
+
 
 def command_group(help: str | None = None) -> typer.Typer:
     """Return the object with which a file's commands register."""
@@ -191,14 +200,6 @@ Topics = Annotated[
     ),
 ]
 
-_ADDRESS_HELP = (
-    "HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT. Default: that of the running "
-    "`sediment up`."
-)
-_SERVICES = {
-    each: Annotated[str | None, typer.Option(envvar=f"SEDIMENT_{each.upper()}", help=_ADDRESS_HELP)]
-    for each in ("rsm", "rlmm", "rlm")
-}
 
 Locations = Annotated[
     list[int] | None,

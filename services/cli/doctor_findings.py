@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
+CLOCK_WARN_MS = 5_000
+CLOCK_FAIL_MS = 300_000
+
 
 class Level(IntEnum):
     """How bad a finding is. SKIP: it was not checked, and the finding says why."""
@@ -53,10 +56,6 @@ def store_findings(check: str, notes: Collection[tuple[str, str]]) -> Iterator[F
             )
     if sound:
         yield Finding(check, Level.OK, "; ".join(sound))
-
-
-CLOCK_WARN_MS = 5_000
-CLOCK_FAIL_MS = 300_000
 
 
 def clock_finding(check: str, whose: str, ahead_ms: int, error_ms: int) -> Finding:

@@ -19,11 +19,12 @@ from services.api.remote_log_manager import (
 )
 from services.api.validation import require
 from services.common.retry import RETRIABLE_ERRORS
-from services.rlm.copy.gaps import lost_problem, lost_ranges
+from services.rlm.copy.gaps import lost_problem
 from services.rlm.copy.report import Range, deleted_at_broker
 from services.rlm.copy.rules import candidate_log_segments, copied_through_offset
 from services.rlm.kafka_log.local_log import LocalLog, LocalPartition, log_end_problem
 from services.rlm.kafka_log.partition_dir import LocalSegment, LogFileError, SegmentVanishedError
+from services.rlm.losses import lost_ranges
 from services.rlm.partition import LED_BY_LOG, Partition
 from services.rlm.problem_log import holds_back
 from services.rlm.tier import OffsetRanges, Tier

@@ -54,7 +54,6 @@ from services.common.cancellation import Cancellation
 from services.common.fair_queue import FairQueue, QuotaLimit
 from services.common.retry import Backoff
 from services.rlm.cleanup_policies import CleanupPolicies
-from services.rlm.consumers.catalog import ServedPartition
 from services.rlm.copy.rules import CopyLagDefaults, CopyRules
 from services.rlm.copy.segment import CopyLimits, SegmentCopier
 from services.rlm.describe import PageDescriber, at_most, copy_lag_of, page_of, token_after
@@ -64,7 +63,7 @@ from services.rlm.kafka_admin.poller import ClusterPoller, PolledCluster
 from services.rlm.kafka_log.log_dir import LogDirectories
 from services.rlm.lanes import FIRST_RETRY_S, Lanes, new_scheduler
 from services.rlm.metrics import MAX_TOPICS, TopicCounts
-from services.rlm.partition import Partition, new_partition
+from services.rlm.partition import Partition, ServedPartition, new_partition
 from services.rlm.reporting import Reporter
 from services.rlm.retention.expiration_task import Expiration
 from services.rlm.retention.snapshot import MAX_SEGMENTS

@@ -288,3 +288,17 @@ class Finishing:
     """The key of a scheduled deletion that continues after the partition's role ends."""
 
     topic_id_partition: TopicIdPartition
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPartition:
+    """A partition that can be read here.
+
+    Attributes:
+        leader_epoch: as this RLM knows it by its role or its log; None if it has neither.
+        has_role: this broker has a role for it.
+    """
+
+    topic_id_partition: TopicIdPartition
+    leader_epoch: int | None = None
+    has_role: bool = False

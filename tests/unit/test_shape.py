@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from tools.shape import circles, folder_imports, misplaced, part_of
+from tools.shape import circles, crossed_parts, folder_imports, glued_files, misplaced, part_of
 
 GLUED = """
 class A:
@@ -65,6 +65,16 @@ def test_each_module_has_a_part(name: str, part: str) -> None:
 @pytest.mark.deep
 def test_folders_are_free_of_circles() -> None:
     assert circles(folder_imports()) == []
+
+
+@pytest.mark.deep
+def test_no_import_crosses_the_table_of_parts() -> None:
+    assert [*crossed_parts()] == []
+
+
+@pytest.mark.deep
+def test_no_constants_or_logger_stand_in_mid_file() -> None:
+    assert [*glued_files()] == []
 
 
 def test_a_circle_between_folders_is_found() -> None:

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from cachetools import TTLCache
 
-from services.api.ids import TopicIdPartition
 from services.api.offset_queries import OffsetService
+from services.rlm.partition import ServedPartition
 
 KNOWN_TOPICS = 10_000
 KNOWN_FOR_S = 30.0
@@ -20,20 +20,6 @@ LISTED_AT_MOST_EVERY_S = 1.0
 
 _UNKNOWN = ""
 """As a name: no topic has the id. Consumers have ids from Metadata, which finds new ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServedPartition:
-    """A partition that can be read here.
-
-    Attributes:
-        leader_epoch: as this RLM knows it by its role or its log; None if it has neither.
-        has_role: this broker has a role for it.
-    """
-
-    topic_id_partition: TopicIdPartition
-    leader_epoch: int | None = None
-    has_role: bool = False
 
 
 class ConsumedLog(OffsetService, Protocol):

@@ -20,9 +20,7 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 from services.common.failpoints import failpoint
 from services.common.retry import RETRIABLE_ERRORS
 from services.rlm.copy.report import PassReport, Range
-from services.rlm.copy.rules import lost_before_copy
 from services.rlm.copy.segment import ENDED_BY_ANOTHER, SegmentCopier, is_attempt_of
-from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.partition import Partition
 from services.rlm.tier import OffsetRanges, Tier
 
@@ -35,34 +33,6 @@ accepts nothing, each pass would add one; if only an earlier store is down, the 
 
 ENOUGH_REFUSED = 10
 """A pass stops cleaning up after so many permanent refusals."""
-
-
-def lost_ranges(
-    partition: Partition,
-    log: LocalLog | None,
-    covered: OffsetRanges,
-    tier: Tier,
-    *,
-    refresh: bool = True,
-) -> list[Range]:
-    """Return the lost offset ranges (rules.lost_before_copy).
-
-    RLMM is called only if offsets are missing right after the tier's log start.
-
-    Args:
-        refresh: if False, use the last answer of RLMM.
-    """
-    beginning = partition.tier.beginning.cached
-
-    def behind(raised_log_start: int) -> list[Range]:
-        begins_at = raised_log_start or beginning
-        return lost_before_copy(log, covered, tier.deleted_before_offset, begins_at)
-
-    lost = behind(tier.log_start_offset)
-    if lost == behind(0):
-        return lost
-    raised = partition.tier.raised_log_start
-    return behind(raised.refresh(tier) if refresh else raised.cached(tier))
 
 
 @dataclass

@@ -62,39 +62,6 @@ def _is_covered(segment: LocalSegment, log: LocalLog, covered: OffsetRanges) -> 
     return first <= segment.end_offset and covered.covers(first, segment.end_offset)
 
 
-def lost_before_copy(
-    log: LocalLog | None,
-    covered: OffsetRanges,
-    deleted_before_offset: int,
-    begins_at: int | None = None,
-) -> list[tuple[int, int]]:
-    """Return the offset ranges, both ends inclusive, that the broker deleted before their copy.
-
-    Lost ranges follow offsets that are or were in the tier, or `begins_at`; others before the first
-    one in the tier are not lost: the log may begin there. Neither are those below
-    `deleted_before_offset` (Tier's), nor those below the broker's recorded log start: DeleteRecords
-    deleted them. A request that ends exactly with a segment leaves no such record.
-
-    Args:
-        begins_at: the offset from which on all were to be copied: those below were once in the
-            tier (RaisedLogStart), or the log began there (LogBeginning); None if unknown.
-    """
-    there = list(covered)
-    if begins_at is not None and not (there and there[0][0] < begins_at):
-        there.append((-1, begins_at - 1))
-    if log is not None and there:
-        there.append((log.segments[0].base_offset, INT64_MAX))
-        deleted_before_offset = max(
-            deleted_before_offset, log.removed_before_offset, log.awaited_log_start_offset
-        )
-    gaps = OffsetRanges(there).gaps()
-    return [
-        (max(first, deleted_before_offset), last)
-        for first, last in gaps
-        if last >= deleted_before_offset
-    ]
-
-
 def deleted_before_copy(
     log: LocalLog, covered: OffsetRanges, log_start_offset: int
 ) -> list[tuple[int, int]]:

@@ -21,7 +21,7 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.cancellation import Flag
 from services.common.retry import RETRIABLE_ERRORS
-from services.rlm.copy.gaps import LossRecorder, end_dangling_copies, lost_ranges
+from services.rlm.copy.gaps import LossRecorder, end_dangling_copies
 from services.rlm.copy.inspection import InspectedSegment, inspect
 from services.rlm.copy.leases import CopyCancelledError
 from services.rlm.copy.report import (
@@ -53,6 +53,7 @@ from services.rlm.kafka_log.partition_dir import (
     reading,
 )
 from services.rlm.kafka_log.transactions import ProducerIds
+from services.rlm.losses import lost_ranges
 from services.rlm.metrics import COPY_THROTTLE_SECONDS
 from services.rlm.partition import Leadership, Partition, Uncopied, uncopied_of
 from services.rlm.reporting import announce

@@ -34,7 +34,6 @@ from services.api.lineage import EpochEnd, Lineage
 from services.api.partitions import is_recorded
 from services.api.remote_log_manager import FetchRole, IsolationLevel
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlm.copy.gaps import lost_ranges
 from services.rlm.fetch.errors import (
     FencedReaderError,
     MovedToTierError,
@@ -49,6 +48,7 @@ from services.rlm.fetch.segment_reader import MetadataAges, RemoteSegmentReader
 from services.rlm.fetch.tier_calls import RequestCalls, TierWait
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
+from services.rlm.losses import lost_ranges
 from services.rlm.partition import Partition
 from services.rlm.tier import Tier
 

@@ -10,7 +10,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 from services.api.offset_queries import EpochAnswer, EpochQuery, FoundOffset, OffsetQueries
 from services.api.remote_log_manager import FetchPart, FetchRequest, RecordSource
 from services.rlm.consumers.answers import Answers, Node, UnservedRequestError
-from services.rlm.consumers.catalog import ServedPartition
+from services.rlm.partition import ServedPartition
 from tests.harness.parsers.target import Target
 from tests.unit.rlm.kafka_bytes import NAME, batch
 

@@ -11,14 +11,10 @@ from services.api.segments import (
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
-from services.rlm.copy.rules import (
-    candidate_log_segments,
-    copied_through_offset,
-    in_tier,
-    lost_before_copy,
-)
+from services.rlm.copy.rules import candidate_log_segments, copied_through_offset, in_tier
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LocalSegment
+from services.rlm.losses import lost_before_copy
 from services.rlm.tier import OffsetRanges, Tier
 from tests.unit.rlm.kafka_bytes import NAME
 
