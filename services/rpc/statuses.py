@@ -31,7 +31,15 @@ _NOT_SERVED_THERE = (
 )
 
 _NOT_CONNECTED = ("failed to connect", "connections to all backends failing")
-_NO_HANDSHAKE = ("handshake failed", "Verification Check failed", "Socket closed", "reset by peer")
+_NO_HANDSHAKE = (
+    "handshake failed",
+    "Verification Check failed",
+    "Socket closed",
+    "reset by peer",
+    # localhost has this address, too, and servers listen on 127.0.0.1 by default: the refusal here
+    # may come last and hide how the handshake failed there.
+    "ipv6:%5B::1%5D",
+)
 
 _log = logging.getLogger("sediment.rpc")
 _CLASS_BY_REASON = {cls.reason: cls for cls in every_error_class()}
@@ -156,7 +164,7 @@ def was_ended_by_proxy(error: BaseException | None) -> bool:
 
 
 def _no_handshake(details: str) -> bool:
-    """Return whether a connection was opened, but TLS was not agreed on.
+    """Return whether a connection was opened, or may have been, but TLS was not agreed on.
 
     A server that refuses a client's certificate only closes the connection.
     """

@@ -27,12 +27,12 @@ from services.rpc.converters.partitions import watched_to_proto
 from services.rpc.converters.shared import metadata_to_proto
 from services.rpc.server.admission import KEPT_S
 from services.rpc.server.server import MAX_CALLS_OF_A_CONNECTION
-from tests.contract.remote_storage_manager_contract import Files, copied, fetched
+from tests.contract.remote_storage_manager_contract import Files, a_segment, copied, fetched
 from tests.contract.rlmm.segments import finished, revision_of
 from tests.deep.test_service_processes import SERVING, Running, files_settings, started
 from tests.harness.abuses import ABUSES, FLOODING, FLOODS, RLMM_ABUSES, Cpu, abused
 from tests.harness.eventually import eventually
-from tests.harness.secured import Deployment, spiffe
+from tests.harness.secured import Deployment, serving_rsm, spiffe
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as rlmm_pb
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 
@@ -42,6 +42,7 @@ LARGE_LOG = LOG * 64
 # A client that starves does no round. The bound says no more, because the abuse, the service and
 # the client share this machine with others; without abuse it takes less than a second.
 LEAST_ROUNDS = 5
+STARVED_CALLS = 200
 LIMIT_S = 60
 MIB = 1024 * 1024
 MOST_GROWTH_BYTES = 192 * MIB
@@ -163,6 +164,22 @@ def test_a_connection_cannot_make_the_service_work_by_resets(
 def calls_reset(rsm: Running) -> float:
     counts = re.findall(r'^sediment_rpc_seconds_count\{code="CANCELLED".* (.*)$', rsm.page(), re.M)
     return sum(map(float, counts))
+
+
+def test_without_shares_the_honest_identity_would_starve(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    """The share is what keeps it served: this test says that the others can fail."""
+    with (
+        serving_rsm(deployment.settings(), tmp_path / "files", identity_share_percent=100) as ports,
+        open_channel(ports.address, deployment.client("honest")) as channel,
+        abused("requests_that_never_arrive", ports.address, deployment.client("abuser")),
+    ):
+        client = RemoteStorageManagerClient(channel, ports.address)
+        # With the share a call or two are refused, until the calls that found no room have ended.
+        for _ in range(STARVED_CALLS):
+            with pytest.raises(ThrottledError, match="too many concurrent unary calls"):
+                client.delete_log_segment_data(a_segment())
 
 
 def rss_bytes(rsm: Running) -> int:

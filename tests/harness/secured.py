@@ -170,8 +170,8 @@ def make_secrets(directory: Path) -> Secrets:
 
 
 @contextmanager
-def serving_rsm(settings: ServiceSettings, objects: Path) -> Iterator[Ports]:
-    """Serve an RSM that keeps its objects in a directory."""
+def serving_rsm(settings: ServiceSettings, objects: Path, **more: Any) -> Iterator[Ports]:
+    """Serve an RSM that keeps its objects in a directory; `more` is of start_grpc."""
     objects.mkdir()
     with closing(build_manager(RsmSettings(backend="filesystem", directory=objects))) as manager:
 
@@ -181,4 +181,4 @@ def serving_rsm(settings: ServiceSettings, objects: Path) -> Iterator[Ports]:
         name = "tieredstorage.v1.RemoteStorageManager"
         service = Service("rsm", name, add, check=lambda: None, close=lambda: None)
         with ExitStack() as cleanup:
-            yield start_grpc(service, settings, cleanup)
+            yield start_grpc(service, settings, cleanup, **more)

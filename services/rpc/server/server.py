@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from services.common import tracing
 from services.common.release import release
-from services.common.settings import ServiceSettings
+from services.common.settings import IDENTITY_SHARE_PERCENT, ServiceSettings
 from services.common.threads import end_process_with_threads, outlive_threads, started_pool
 from services.rpc.client.channel import CHANNEL_OPTIONS
 from services.rpc.client.probe import (
@@ -200,12 +200,14 @@ def start_grpc(
     cleanup: ExitStack,
     transport: Transport | None = None,
     unready: Callable[[], str] = str,
+    identity_share_percent: int = IDENTITY_SHARE_PERCENT,
 ) -> Ports:
     """Serve gRPC until `cleanup` unwinds, which drains it.
 
     Args:
         transport: opened from the settings if it is None.
         unready: returns why the service is not ready, for clients that ask reflection; "" if it is.
+        identity_share_percent: the share of all calls that one identity may have, with TLS.
     """
     transport = transport or open_transport(settings)
     threads = Threads(
@@ -214,16 +216,16 @@ def start_grpc(
         settings.stream_threads,
         service.watch_threads,
     )
-    request_timeout_s = DEFAULT_DEADLINE_S
     access = open_access(settings)
     server = _create_server(
         threads,
-        request_timeout_s,
+        DEFAULT_DEADLINE_S,
         settings,
         cleanup,
         access,
         service.watch_methods,
         published=True,
+        share_percent=100 if access is None else identity_share_percent,
         connection_options=[(_MAX_CONNECTIONS, max_descriptors() // 2)],
     )
     service.add_to(server)
@@ -259,6 +261,7 @@ def _create_server(
     watch_methods: Collection[str] = (),
     *,
     published: bool = False,
+    share_percent: int = 100,
     connection_options: Collection[tuple[str, int]] = (),
 ) -> grpc.Server:
     """Create a server.
@@ -268,10 +271,10 @@ def _create_server(
         access: decides who may call what; None serves everyone.
         watch_methods: as in Service.
         published: publish the numbers of its calls.
+        share_percent: the share of all calls that one identity may have.
         connection_options: of gRPC, that bound the connections.
     """
     idle_timeout_s = settings.stream_idle_timeout_ms / 1000
-    share_percent = 100 if access is None else settings.share_percent
 
     def streams(kind: str, count: int, waiting_per_thread: int) -> AdmissionQueue:
         waiting = waiting_per_thread * count
