@@ -167,16 +167,16 @@ def run_to_its_end(writer: DataStreamWriter) -> None:
 
 
 def names_in(section: str) -> list[str]:
-    text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    text = PAGE.partition(f"\n### {section}\n")[2].partition("\n### ")[0]
     rows = re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE)
     return [name for row in rows for name in re.findall(r"`(\w+)`", row)]
 
 
 def test_the_page_has_the_columns_and_the_options() -> None:
     schemas: list[tuple[str, StructType]] = [
-        ("Columns", RECORDS_SCHEMA),
+        ("Columns of records", RECORDS_SCHEMA),
         ("What is read", OFFSETS_SCHEMA),
     ]
     for section, schema in schemas:
         assert names_in(section) == schema.fieldNames()
-    assert names_in("Options") == [name for name in OPTIONS if name not in CONNECTION]
+    assert names_in("Options of records") == [name for name in OPTIONS if name not in CONNECTION]

@@ -25,14 +25,14 @@ QUERIES = re.findall(r"\*\*(\d+)\. ([^*]+)\*\*.*?```sql\n(.*?)```", PAGE, re.DOT
 
 @pytest.mark.parametrize("name", TABLES)
 def test_the_page_has_the_columns_of_a_table(name: str) -> None:
-    section = PAGE.partition(f"\n### {name}\n")[2].partition("\n##")[0]
+    section = PAGE.partition(f"\n#### {name}\n")[2].partition("\n##")[0]
     written = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section, re.MULTILINE)
     fields = spark_schema(TABLES[name].columns).fields
     assert written == [(each.name, each.dataType.simpleString()) for each in fields]
 
 
 def test_the_page_has_the_options() -> None:
-    section = PAGE.partition("\n## Options\n")[2].partition("\n## ")[0]
+    section = PAGE.partition("\n### Options\n")[2].partition("\n### ")[0]
     rows = re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE)
     assert [name for row in rows for name in re.findall(r"`(\w+)`", row)] == list(OPTIONS)
 
