@@ -9,11 +9,15 @@ from importlib import import_module
 from typing import Any
 
 import typer
+from typer.completion import completion_init
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from services.cli.security import choose_security
 from services.cli.standard_output import guard_standard_output
+
+COMPLETE_VARIABLE = "_SEDIMENT_COMPLETE"
+"""Set by the scripts of `sediment completion`, to be told what may follow."""
 
 # Maps each command to its file and the first sentence of its help.
 COMMANDS = {
@@ -92,6 +96,8 @@ def main() -> None:
     """Run the console script."""
     # gRPC would print a line of its own beside our error when TLS is not agreed on.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    if COMPLETE_VARIABLE in os.environ:
+        completion_init()
     try:
         guard_standard_output()
         try:

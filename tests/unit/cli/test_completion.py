@@ -1,46 +1,43 @@
 """Test the scripts of `sediment completion`, and what the command suggests for a mistyped name."""
 
+import os
 import subprocess
+import sysconfig
 
 import pytest
 
-from services.cli.completion import Words, all_words, bash_script, fish_script, zsh_script
 from services.cli.main import COMMANDS
 from tests.harness.sediment_command import sediment
 
 
-@pytest.fixture(scope="module")
-def words() -> Words:
-    return all_words()
-
-
-def completed(words: Words, *typed: str) -> list[str]:
+def completed(*typed: str) -> list[str]:
     """Return what bash offers for the last of the typed words."""
-    script = f"""{bash_script(words)}
-COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _sediment; printf '%s\\n' "${{COMPREPLY[@]}}\""""
+    script = f"""{sediment("completion", "bash").stdout}
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _sediment_completion sediment
+printf '%s\\n' "${{COMPREPLY[@]}}\""""
+    path = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "--norc", "-c", script, "bash", "sediment", *typed],
         capture_output=True,
         text=True,
         check=True,
+        env={**os.environ, "PATH": path},
     )
     return done.stdout.split()
 
 
-def test_bash_completes_commands_and_options(words: Words) -> None:
-    assert completed(words, "sta") == ["status"]
-    assert {*COMMANDS} <= {*completed(words, "")}
-    assert completed(words, "db", "upg") == ["upgrade"]
-    assert completed(words, "--tls-ca", "ca.pem", "db", "maintain", "--ev") == ["--events-days"]
-    assert "--rlmm" in completed(words, "status", "--")
+def test_bash_completes_commands_options_and_their_values() -> None:
+    assert completed("sta") == ["status"]
+    assert {*COMMANDS} <= {*completed("")}
+    assert completed("db", "upg") == ["upgrade"]
+    assert completed("--tls-ca", "ca.pem", "db", "maintain", "--ev") == ["--events-days"]
+    assert "--rlmm" in completed("status", "--")
+    assert completed("usage", "--by", "ow") == ["owner"]
 
 
-def test_the_scripts_of_the_other_shells_have_the_same_words(words: Words) -> None:
-    assert zsh_script(words).startswith("#compdef sediment\n")
-    assert bash_script(words) in zsh_script(words)
-    lines = fish_script(words).splitlines()
-    assert "complete -c sediment -n '__fish_seen_subcommand_from status' -l rlmm" in lines
-    assert len(lines) == sum(map(len, words.values()))
+@pytest.mark.parametrize(("shell", "first"), [("zsh", "#compdef"), ("fish", "complete")])
+def test_other_shells_have_scripts(shell: str, first: str) -> None:
+    assert sediment("completion", shell).stdout.startswith(f"{first} ")
 
 
 @pytest.mark.parametrize(
