@@ -19,9 +19,9 @@ from demos.stage import (
 from services.api.remote_log_manager import PartitionDescription, Problem, RemoteLogManager
 from services.cli.connections import connected_rlm
 from services.cli.output import EXIT_PARTIAL, Format, print_json, print_table, say
-from services.cli.partitions import problem_as_json
 from services.local.stack import EmbeddedStack
 from services.rlm.kafka_log.log_dir import LogDirs, find_partitions
+from services.views.documents import fields_as_json
 from services.views.texts import size_text
 from services.views.tier import problem_text
 
@@ -113,7 +113,7 @@ def _as_json(report: DemoReport) -> dict[str, object]:
     pairs = zip(report.shipped, report.readings, strict=True)
     return {
         "partitions": [_partition_as_json(d, r) for d, r in pairs],
-        "problems": [problem_as_json(problem) for problem in report.problems],
+        "problems": [*map(fields_as_json, report.problems)],
         "seconds": round(report.seconds, 1),
     }
 

@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from typer.completion import get_completion_script
+from typer.completion import get_completion_script  # type: ignore[attr-defined]  # in no __all__
 
 from services.cli.connections import command_group
 from services.cli.main import COMPLETE_VARIABLE

@@ -24,6 +24,7 @@ from services.cli.connections import (
     with_services,
 )
 from services.cli.output import CommandError, print_json, print_table, say
+from services.views.documents import fields_as_json
 from services.views.explanation import (
     _NO_LIMIT,
     Facts,
@@ -47,19 +48,18 @@ from services.views.partition_facts import (
     deleted_segment_at,
     deletions_of_partition,
     event_as_json,
-    name_as_json,
     partition_as_json,
     segment_facts,
     segment_facts_as_json,
     settings_that_count,
 )
-from services.views.texts import size_text, time_text
+from services.views.texts import partition_text, size_text, time_text
 
 app = command_group()
 
 
 def print_partition(facts: PartitionFacts, explanation: PartitionExplanation) -> None:
-    title = f"{facts.name.topic}-{facts.name.partition}"
+    title = partition_text(facts.name)
     print_table(title, ("what", "value"), _partition_facts(facts, explanation))
     set_here = f"set for the topic, settings of revision {facts.topic.revision}"
     settings = [
@@ -78,7 +78,7 @@ def print_segment(
     explanation: SegmentExplanation | None,
     verdict: str,
 ) -> None:
-    title = f"{name.topic}-{name.partition}, segment {uuid_to_text(facts.id)}"
+    title = f"{partition_text(name)}, segment {uuid_to_text(facts.id)}"
     rows = [
         *_metadata_facts(facts),
         *([] if explanation is None else _retention_facts(explanation)),
@@ -88,7 +88,7 @@ def print_segment(
 
 
 def print_removed(name: TopicIdPartition, events: Sequence[PartitionEvent]) -> None:
-    title = f"{name.topic}-{name.partition}, removed"
+    title = f"{partition_text(name)}, removed"
     print_table(title, ("change", "when, by whom, why"), map(_event_row, events))
 
 
@@ -234,7 +234,7 @@ def _show_removed(manager: RemoteLogMetadataManager, name: TopicIdPartition, cal
         raise _unknown_partition(name) from e
     if call.is_json:
         deleted = [event_as_json(event) for event in events]
-        print_json({**name_as_json(name), "delete_state": "removed", "events": deleted})
+        print_json({**fields_as_json(name), "delete_state": "removed", "events": deleted})
     else:
         print_removed(name, events)
 
@@ -252,8 +252,9 @@ def _show_segment(
         raise _unknown_partition(name) from e
     if found is None:
         raise CommandError(
-            f"RLMM has no segment {uuid_to_text(id)} of {_text(name)}, and the audit trail does "
-            "not name it; list the segments with `sediment segments`, or search with --offset N"
+            f"RLMM has no segment {uuid_to_text(id)} of {partition_text(name)}, and the audit "
+            "trail does not name it; list the segments with `sediment segments`, or search with "
+            "--offset N"
         )
     explanation = explained(facts, id)
     verdict = verdict_of(facts, found, explanation)
@@ -295,7 +296,7 @@ def _may_have_held(
 
 
 def _why_nowhere(name: TopicIdPartition, facts: PartitionFacts | None, offset: int) -> str:
-    where = f"no segment of {_text(name)} holds offset {offset}"
+    where = f"no segment of {partition_text(name)} holds offset {offset}"
     if facts is None:
         return f"{where}: the partition was removed, and the audit trail names no such segment"
     state = facts.case.state
@@ -313,9 +314,5 @@ def _why_nowhere(name: TopicIdPartition, facts: PartitionFacts | None, offset: i
 
 def _unknown_partition(name: TopicIdPartition) -> CommandError:
     return CommandError(
-        f"the tier has no partition {_text(name)}; `sediment topics list` lists its topics"
+        f"the tier has no partition {partition_text(name)}; `sediment topics list` lists its topics"
     )
-
-
-def _text(name: TopicIdPartition) -> str:
-    return f"{name.topic}-{name.partition}"

@@ -50,7 +50,7 @@ from services.client.records import (
     raise_unreadable,
 )
 from services.common.inflate import DEFAULT_LIMIT_BYTES
-from services.views.texts import time_text
+from services.views.texts import partition_text, time_text
 
 app = command_group()
 
@@ -211,7 +211,7 @@ class _Missing:
         except (RemoteStorageError, CommandError) as e:
             reason = f"perhaps lost: {e}"
         self.is_lost = True
-        say(f"{tp.topic}-{tp.partition}: offsets {first} to {last} are missing: {reason}")
+        say(f"{partition_text(tp)}: offsets {first} to {last} are missing: {reason}")
 
 
 def _before(end: int, found: Iterator[Record], missing: _Missing) -> Iterator[Record]:

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from typer.completion import completion_init
+from typer.completion import completion_init  # type: ignore[attr-defined]  # in no __all__
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 

@@ -24,8 +24,9 @@ from services.cli.connections import (
     find_readable_partition,
     with_services,
 )
-from services.cli.output import EXIT_FAILED, CommandError, print_json, print_table
-from services.views.texts import time_text
+from services.cli.output import EXIT_FAILED, CommandError
+from services.views.documents import fields_as_json
+from services.views.texts import partition_text, time_text
 
 app = command_group()
 
@@ -73,29 +74,21 @@ def offsets(
     with call.rlm_client() as manager:
         tp = find_readable_partition(manager, topic_partition, call)
         found = find_offsets(manager, tp, [each for _, each in asked], isolation)
-    named = [(name, answer) for (name, _), answer in zip(asked, found, strict=True)]
-    if call.is_json:
-        for name, answer in named:
-            print_json(
-                {
-                    "of": name,
-                    "offset": answer.offset,
-                    "leader_epoch": answer.leader_epoch,
-                    "timestamp_ms": answer.timestamp_ms,
-                }
-            )
-        return
-    columns = ("of", "offset", "leader epoch", "time of the record")
-    rows = [
-        (
-            name,
-            answer.offset,
-            "-" if answer.leader_epoch is None else str(answer.leader_epoch),
-            time_text(answer.timestamp_ms),
-        )
-        for name, answer in named
-    ]
-    print_table(f"{tp.topic}-{tp.partition}", columns, rows)
+    call.show_each(
+        [(name, answer) for (name, _), answer in zip(asked, found, strict=True)],
+        lambda named: {
+            "of": named[0],
+            **fields_as_json(named[1], "offset", "leader_epoch", "timestamp_ms"),
+        },
+        partition_text(tp),
+        ("of", "offset", "leader epoch", "time of the record"),
+        lambda named: _as_row(*named),
+    )
+
+
+def _as_row(name: str, answer: FoundOffset) -> tuple[object, ...]:
+    epoch = "-" if answer.leader_epoch is None else str(answer.leader_epoch)
+    return name, answer.offset, epoch, time_text(answer.timestamp_ms)
 
 
 def find_offsets(
@@ -113,7 +106,7 @@ def find_offsets(
     found = manager.list_offsets(OffsetQueries(queries, isolation.level))
     for answer in found:
         if answer.error is not FetchError.NONE:
-            reason = f"{tp.topic}-{tp.partition}: {answer.error.value}: {answer.error_message}"
+            reason = f"{partition_text(tp)}: {answer.error.value}: {answer.error_message}"
             raise CommandError(f"no offset of {reason}", EXIT_FAILED)
     return found
 

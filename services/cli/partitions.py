@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
@@ -15,8 +15,8 @@ from services.api.errors import (
     InvalidStateTransitionError,
     RemoteResourceNotFoundError,
 )
-from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.remote_log_manager import PartitionDescription, Problem, all_descriptions
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import PartitionDescription, all_descriptions
 from services.api.remote_log_metadata_manager import (
     PartitionSummary,
     RemoteLogMetadataManager,
@@ -24,10 +24,11 @@ from services.api.remote_log_metadata_manager import (
 )
 from services.api.retention import earlier_history
 from services.cli.connections import Call, Topic, with_services
-from services.cli.output import EXIT_FAILED, CommandError, print_json, print_table, say
+from services.cli.output import EXIT_FAILED, CommandError, print_json, say
 from services.cli.topics import find_topic
 from services.common.retry import replan
-from services.views.texts import size_text, time_text
+from services.views.documents import fields_as_json
+from services.views.texts import partition_text, size_text, time_text
 from services.views.tier import problem_text
 from services.workflows.deletion import Deleter, begin_deletion, finish_deletion
 
@@ -47,11 +48,16 @@ def partitions(call: Call, context: typer.Context) -> None:
     with call.rlm_client() as manager:
         descriptions = list(all_descriptions(manager))
         log_dir_problems = manager.describe_partitions(page_size=1).log_dir_problems
-    if call.is_json:
-        for description in descriptions:
-            print_json(as_json(description))
-    else:
-        _print_descriptions(descriptions)
+    columns = (
+        "partition",
+        "readable offsets",
+        "local from",
+        "copied through",
+        "local",
+        "in the tier",
+        "to ship",
+    )
+    call.show_each(descriptions, fields_as_json, "Partitions", columns, _as_row)
     for problem in [*log_dir_problems, *(p for d in descriptions for p in d.problems)]:
         say(problem_text(problem))
 
@@ -219,23 +225,9 @@ def drop_history(
     say(f"{what}, deleted")
 
 
-def _print_descriptions(descriptions: list[PartitionDescription]) -> None:
-    columns = (
-        "partition",
-        "readable offsets",
-        "local from",
-        "copied through",
-        "local",
-        "in the tier",
-        "to ship",
-    )
-    print_table("Partitions", columns, map(_as_row, descriptions))
-
-
 def _as_row(d: PartitionDescription) -> tuple[object, ...]:
-    tp = d.topic_id_partition
     return (
-        f"{tp.topic}-{tp.partition}",
+        partition_text(d.topic_id_partition),
         f"{d.log_start_offset}-{d.log_end_offset - 1}" if d.log_end_offset > 0 else "none",
         d.local_log_start_offset,
         d.copied_through_offset,
@@ -243,26 +235,6 @@ def _as_row(d: PartitionDescription) -> tuple[object, ...]:
         f"{d.remote_segments} ({size_text(d.remote_size_bytes)})",
         f"{d.pending_segments} ({size_text(d.pending_size_bytes)})",
     )
-
-
-def as_json(description: PartitionDescription) -> dict[str, object]:
-    tp = description.topic_id_partition
-    return {
-        "topic_id": uuid_to_text(tp.topic_id),
-        "topic": tp.topic,
-        "partition": tp.partition,
-        **{
-            name: value
-            for name, value in asdict(description).items()
-            if name not in ("topic_id_partition", "role", "problems")
-        },
-        "role": description.role and description.role.value,
-        "problems": [problem_as_json(problem) for problem in description.problems],
-    }
-
-
-def problem_as_json(problem: Problem) -> dict[str, object]:
-    return {**asdict(problem), "kind": problem.kind.value}
 
 
 @dataclass(frozen=True)
@@ -288,7 +260,7 @@ def _change_what_is_shown(
         latest = read()
         if latest.text != shown.text:
             raise CommandError(
-                f"{tp.topic}-{tp.partition} changed meanwhile from {shown.text} to {latest.text}; "
+                f"{partition_text(tp)} changed meanwhile from {shown.text} to {latest.text}; "
                 "this command changed nothing"
             )
         return latest
@@ -297,7 +269,7 @@ def _change_what_is_shown(
         return replan(lambda value: change(value.revision), read_the_same, first=shown)
     except ConcurrentUpdateError as e:
         raise CommandError(
-            f"{tp.topic}-{tp.partition} keeps changing; run the command again", EXIT_FAILED
+            f"{partition_text(tp)} keeps changing; run the command again", EXIT_FAILED
         ) from e
 
 
@@ -326,7 +298,7 @@ def _confirm(tp: TopicIdPartition, leader_epoch: int | None, change: str) -> Non
     )
     what = (
         f"changing the highest broker leader epoch {change} lets every broker with {epochs} change "
-        f"the tiered data of {tp.topic}-{tp.partition}, also a leader that was replaced"
+        f"the tiered data of {partition_text(tp)}, also a leader that was replaced"
     )
     if not sys.stdin.isatty():
         raise CommandError(f"{what}; pass --yes to confirm")
@@ -350,14 +322,6 @@ def _find_partition(
 
 def _report(tp: TopicIdPartition, outcome: MutationOutcome, text: str, call: Call) -> None:
     if call.is_json:
-        print_json(
-            {
-                "topic_id": uuid_to_text(tp.topic_id),
-                "topic": tp.topic,
-                "partition": tp.partition,
-                "applied": outcome.applied,
-                "revision": outcome.revision,
-            }
-        )
-        return
-    say(f"{tp.topic}-{tp.partition}: {text} (revision {outcome.revision})")
+        print_json(fields_as_json(tp) | fields_as_json(outcome, "applied", "revision"))
+    else:
+        say(f"{partition_text(tp)}: {text} (revision {outcome.revision})")

@@ -16,9 +16,10 @@ from services.api.retention_explained import KafkasPart, kafkas_part
 from services.api.topic_config import StoredTopicConfig
 from services.cli.connections import Call, command_group, find_partition, with_services
 from services.cli.output import CommandError, print_json, print_table, say
+from services.views.documents import fields_as_json
 from services.views.explanation import disabled_text, kafkas_text
-from services.views.partition_facts import kafka_as_json, read_partition
-from services.views.texts import size_text
+from services.views.partition_facts import deletion_as_json, kafka_as_json, read_partition
+from services.views.texts import partition_text, size_text
 
 app = command_group()
 
@@ -74,7 +75,7 @@ def retention(
         _print_deletions(one)
     for one in found:
         for note in one.notes:
-            say(f"{_text(one.name)}: {note}")
+            say(f"{partition_text(one.name)}: {note}")
 
 
 def _evaluate_these(
@@ -127,7 +128,7 @@ def _as_row(one: _Evaluated) -> tuple[object, ...]:
     raised = one.plan.log_start_offset
     age_ms = one.state.value.report_age_ms
     return (
-        _text(one.name),
+        partition_text(one.name),
         log_start,
         log_start if raised is None else raised,
         len(one.plan.deletions),
@@ -139,7 +140,7 @@ def _as_row(one: _Evaluated) -> tuple[object, ...]:
 
 def _print_deletions(one: _Evaluated) -> None:
     columns = ("offsets", "bytes", "rule", "detail", "segment id")
-    print_table(_text(one.name), columns, map(_deletion_row, one.plan.deletions))
+    print_table(partition_text(one.name), columns, map(_deletion_row, one.plan.deletions))
 
 
 def _deletion_row(deletion: Deletion) -> tuple[object, ...]:
@@ -156,43 +157,20 @@ def _deletion_row(deletion: Deletion) -> tuple[object, ...]:
 def _as_json(one: _Evaluated) -> dict[str, object]:
     config, state = one.topic.config, one.state.value
     return {
-        "topic_id": uuid_to_text(one.name.topic_id),
-        "topic": one.name.topic,
-        "partition": one.name.partition,
+        **fields_as_json(one.name),
         "revision": one.state.revision,
         "config_revision": one.topic.revision,
-        "retention_ms": config.retention_ms,
-        "retention_bytes": config.retention_bytes,
-        "retention_owner": _owner(one.topic),
-        "hold": config.hold,
+        **fields_as_json(config, "retention_ms", "retention_bytes", "retention_owner", "hold"),
         "log_start_offset": state.log_start_offset,
         "new_log_start_offset": one.plan.log_start_offset,
         "report_age_ms": state.report_age_ms,
-        "deletions": [_deletion_as_json(deletion) for deletion in one.plan.deletions],
+        "deletions": [*map(deletion_as_json, one.plan.deletions)],
         "deleted_size_bytes": one.plan.deleted_size_bytes,
         "polled_log": kafka_as_json(one.kafka),
         "notes": list(one.notes),
     }
 
 
-def _deletion_as_json(deletion: Deletion) -> dict[str, object]:
-    segment = deletion.segment
-    return {
-        "segment_id": uuid_to_text(segment.remote_log_segment_id.id),
-        "start_offset": segment.start_offset,
-        "end_offset": segment.end_offset,
-        "max_timestamp_ms": segment.max_timestamp_ms,
-        "segment_size_in_bytes": segment.segment_size_in_bytes,
-        "state": segment.state.value,
-        "reason": deletion.reason.value,
-        "detail": deletion.detail,
-    }
-
-
 def _owner(topic: StoredTopicConfig) -> str | None:
     owner = topic.config.retention_owner
     return None if owner is None else owner.value
-
-
-def _text(name: TopicIdPartition) -> str:
-    return f"{name.topic}-{name.partition}"

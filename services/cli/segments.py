@@ -15,10 +15,10 @@ from services.cli.connections import (
     find_partition,
     with_services,
 )
-from services.cli.output import print_json, print_table
+from services.views.documents import Json, fields_as_json
 from services.views.explanation import change_text
-from services.views.partition_facts import event_as_json
-from services.views.texts import time_text
+from services.views.partition_facts import event_as_json, segment_as_json
+from services.views.texts import partition_text, time_text
 
 app = command_group()
 
@@ -32,30 +32,14 @@ def segments(call: Call, topic_partition: TopicPartition) -> None:
     """
     with call.rlmm_client() as manager:
         tp = find_partition(manager, topic_partition)
-        found = all_segments(manager, tp)
-        if call.is_json:
-            for segment in found:
-                print_json(_segment_as_json(segment))
-        else:
-            columns = ("offsets", "epochs", "bytes", "state", "latest record", "segment id")
-            print_table(f"{tp.topic}-{tp.partition}", columns, map(_segment_as_row, found))
+        columns = ("offsets", "epochs", "bytes", "state", "latest record", "segment id")
+        found, title = all_segments(manager, tp), partition_text(tp)
+        call.show_each(found, _segment_as_json, title, columns, _segment_as_row)
 
 
-def _segment_as_json(segment: RemoteLogSegmentMetadata) -> dict[str, object]:
-    return {
-        "segment_id": uuid_to_text(segment.remote_log_segment_id.id),
-        "start_offset": segment.start_offset,
-        "end_offset": segment.end_offset,
-        "max_timestamp_ms": segment.max_timestamp_ms,
-        "segment_size_in_bytes": segment.segment_size_in_bytes,
-        "state": segment.state.value,
-        "segment_leader_epochs": [
-            [e.leader_epoch, e.start_offset] for e in segment.segment_leader_epochs
-        ],
-        "broker_id": segment.broker_id,
-        "broker_leader_epoch": segment.broker_leader_epoch,
-        "txn_idx_empty": segment.txn_idx_empty,
-    }
+def _segment_as_json(segment: RemoteLogSegmentMetadata) -> Json:
+    by = fields_as_json(segment, "broker_id", "broker_leader_epoch", "txn_idx_empty")
+    return segment_as_json(segment) | by
 
 
 def _segment_as_row(segment: RemoteLogSegmentMetadata) -> tuple[object, ...]:
@@ -91,12 +75,8 @@ def events(
     with call.rlmm_client() as manager:
         tp = find_partition(manager, topic_partition)
         found = all_events(manager, EventQuery(tp, after_revision, segment_id, plan))
-        if call.is_json:
-            for event in found:
-                print_json(event_as_json(event))
-        else:
-            columns = ("revision", "time", "change", "segment id", "by", "reason", "plan", "times")
-            print_table(f"{tp.topic}-{tp.partition}", columns, map(_event_as_row, found))
+        columns = ("revision", "time", "change", "segment id", "by", "reason", "plan", "times")
+        call.show_each(found, event_as_json, partition_text(tp), columns, _event_as_row)
 
 
 def _event_as_row(event: PartitionEvent) -> tuple[object, ...]:

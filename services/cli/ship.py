@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 import typer
 
-from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.cli.connections import Call, command_group, with_services
 from services.cli.output import (
@@ -22,13 +22,13 @@ from services.cli.output import (
     print_table,
     say,
 )
-from services.cli.partitions import problem_as_json
 from services.rlm.copy.report import Progress
 from services.rlm.copy.segment import CopyLimits
 from services.rlm.copy.ship import PartitionShipReport, ShipOutcome, ShipReport, ShipSettings
 from services.rlm.copy.ship import ship as ship_once
 from services.rlm.kafka_log.log_dir import SkippedFolder
-from services.views.texts import size_text
+from services.views.documents import Json, fields_as_json
+from services.views.texts import partition_text, size_text
 from services.views.tier import problem_text
 
 app = command_group()
@@ -193,27 +193,26 @@ def _print(report: ShipReport) -> None:
 
 
 def _known_gaps_text(report: PartitionShipReport) -> str:
-    tp, gaps = report.topic_id_partition, report.known_gaps
+    gaps = report.known_gaps
     shown = ", ".join(f"{first}-{last}" for first, last in gaps[:_SHOWN_GAPS])
     others = f" and {len(gaps) - _SHOWN_GAPS} more" if len(gaps) > _SHOWN_GAPS else ""
-    return f"{tp.topic}-{tp.partition}: known gaps (lost before they were copied): {shown}{others}"
+    name = partition_text(report.topic_id_partition)
+    return f"{name}: known gaps (lost before they were copied): {shown}{others}"
 
 
 def _unsettled_text(report: PartitionShipReport) -> str:
-    tp = report.topic_id_partition
     return (
-        f"{tp.topic}-{tp.partition}: {report.unsettled_segments} rolled segment(s) not copied: "
-        f"they reach offset {report.settled_before_offset}, and only lower offsets are known to be "
-        "settled (no open transaction, and replicated by the broker's "
-        "replication-offset-checkpoint). Start the broker of this directory, then run the command "
-        "again; if the broker is gone for good, see docs/understand/copying.md"
+        f"{partition_text(report.topic_id_partition)}: {report.unsettled_segments} rolled "
+        f"segment(s) not copied: they reach offset {report.settled_before_offset}, and only "
+        "lower offsets are known to be settled (no open transaction, and replicated by the "
+        "broker's replication-offset-checkpoint). Start the broker of this directory, then "
+        "run the command again; if the broker is gone for good, see docs/understand/copying.md"
     )
 
 
 def _as_row(report: PartitionShipReport) -> tuple[object, ...]:
-    tp = report.topic_id_partition
     return (
-        f"{tp.topic}-{tp.partition}",
+        partition_text(report.topic_id_partition),
         report.copied_segments,
         report.copied_bytes,
         report.present_segments,
@@ -222,34 +221,17 @@ def _as_row(report: PartitionShipReport) -> tuple[object, ...]:
     )
 
 
-def _as_json(report: ShipReport) -> dict[str, object]:
-    return {
-        "outcome": report.outcome.value,
-        "partitions": [_partition_as_json(partition) for partition in report.partitions],
-        "log_dir_problems": [problem_as_json(problem) for problem in report.log_dir_problems],
-        "skipped_folders": {
-            reason.name: report.skipped_folders.get(reason, 0) for reason in SkippedFolder
-        },
-    }
+def _as_json(report: ShipReport) -> Json:
+    problems = fields_as_json(report, "log_dir_problems")
+    skipped = {each.name: report.skipped_folders.get(each, 0) for each in SkippedFolder}
+    partitions = [_partition_as_json(partition) for partition in report.partitions]
+    outcome = fields_as_json(report, "outcome")
+    return {**outcome, "partitions": partitions, **problems, "skipped_folders": skipped}
 
 
-def _partition_as_json(report: PartitionShipReport) -> dict[str, object]:
-    tp = report.topic_id_partition
-    return {
-        "topic_id": uuid_to_text(tp.topic_id),
-        "topic": tp.topic,
-        "partition": tp.partition,
-        "copied_segments": report.copied_segments,
-        "copied_bytes": report.copied_bytes,
-        "present_segments": report.present_segments,
-        "present_bytes": report.present_bytes,
-        "held_segments": report.held_segments,
-        "unsettled_segments": report.unsettled_segments,
-        "settled_before_offset": report.settled_before_offset,
-        "will_settle": report.will_settle,
-        "cleaned_attempts": report.cleaned_attempts,
-        "known_gaps": [
-            {"start_offset": first, "end_offset": last} for first, last in report.known_gaps
-        ],
-        "problems": [problem_as_json(problem) for problem in report.problems],
-    }
+def _partition_as_json(report: PartitionShipReport) -> Json:
+    described = fields_as_json(report)
+    for name in ("recorded", "complete"):
+        del described[name]
+    gaps = [{"start_offset": first, "end_offset": last} for first, last in report.known_gaps]
+    return {**described, "known_gaps": gaps}

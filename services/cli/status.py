@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from services.api.errors import NotServedError, RemoteStorageError
-from services.api.ids import uuid_to_text
 from services.api.operations import AnomalyKind, VerificationKind
 from services.api.remote_log_manager import CopyLag
 from services.cli.connections import (
@@ -21,6 +20,7 @@ from services.cli.connections import (
 )
 from services.cli.endpoints import known_addresses, probed
 from services.cli.output import print_json, print_table
+from services.views.documents import fields_as_json
 from services.views.endpoints import Severity, is_ready
 from services.views.tier import Line, Status, lines_of, sweep_as_json
 from services.views.tier_facts import Bounds, TierFacts, lag_severity, tier_facts
@@ -123,17 +123,7 @@ def _tier_as_json(tier: TierFacts) -> dict[str, object]:
         **asdict(tier.totals),
         "unfinished_segments": tier.unfinished,
         "unread_partitions": tier.unread_partitions,
-        "stuck": [
-            {
-                "topic": each.topic_id_partition.topic,
-                "topic_id": uuid_to_text(each.topic_id_partition.topic_id),
-                "partition": each.topic_id_partition.partition,
-                "state": each.state.value,
-                "start_offset": each.start_offset,
-                "age_ms": each.age_ms,
-            }
-            for each in tier.stuck
-        ],
+        "stuck": [*map(fields_as_json, tier.stuck)],
         "held_topics": sorted(tier.held),
         "deleting_partitions": tier.marked,
         "oldest_mark_ms": tier.oldest_mark_ms,

@@ -26,6 +26,7 @@ from services.api.topic_config import StoredTopicConfig
 from services.cli.connections import Call, Topic, command_group, with_services
 from services.cli.output import EXIT_FAILED, CommandError, print_json, print_table, say
 from services.common.retry import replan
+from services.views.documents import Json
 from services.workflows.deletion import UNKNOWN_BROKER
 
 app = command_group("List, configure and delete topics.")
@@ -43,6 +44,9 @@ class KnownTopic:
     def totals(self) -> SegmentTotals:
         return sum((each.totals for each in self.partitions), NO_SEGMENTS)
 
+    def as_json(self) -> Json:
+        return {"topic": self.name, "topic_id": uuid_to_text(self.topic_id)}
+
     @property
     def deleting(self) -> int:
         return sum(p.delete_state is not None for p in self.partitions)
@@ -54,22 +58,16 @@ def list_topics(call: Call) -> None:
     """List the topics in the tier with their settings."""
     with call.rlmm_client() as manager:
         found = [(topic, manager.topic_config(topic.topic_id)) for topic in known_topics(manager)]
-    if call.is_json:
-        for topic, stored in found:
-            print_json(_as_json(topic, stored))
-        return
     columns = ("topic", "partitions", "being deleted", "settings", "topic id")
-    rows = (
-        (
-            topic.name,
-            len(topic.partitions),
-            topic.deleting,
-            " ".join(f"{name}={value}" for name, value in sorted(stored.entries.items())) or "none",
-            uuid_to_text(topic.topic_id),
-        )
-        for topic, stored in found
+    call.show_each(
+        found, lambda each: _as_json(*each), "Topics", columns, lambda each: _as_row(*each)
     )
-    print_table("Topics", columns, rows)
+
+
+def _as_row(topic: KnownTopic, stored: StoredTopicConfig) -> tuple[object, ...]:
+    settings = " ".join(f"{name}={value}" for name, value in sorted(stored.entries.items()))
+    id = uuid_to_text(topic.topic_id)
+    return topic.name, len(topic.partitions), topic.deleting, settings or "none", id
 
 
 @app.command("show")
@@ -132,14 +130,7 @@ def delete_topic(
             )
         marked = sum(_mark(manager, summary) for summary in topic.partitions)
     if call.is_json:
-        print_json(
-            {
-                "topic_id": uuid_to_text(topic.topic_id),
-                "topic": topic.name,
-                "partitions": len(topic.partitions),
-                "marked": marked,
-            }
-        )
+        print_json(topic.as_json() | {"partitions": len(topic.partitions), "marked": marked})
         return
     say(
         f"topic {topic.name}: {marked} of {len(topic.partitions)} partition(s) marked for deletion"
@@ -249,10 +240,9 @@ def _print(topic: KnownTopic, stored: StoredTopicConfig, call: Call) -> None:
     say(f"topic id {uuid_to_text(topic.topic_id)}, {len(topic.partitions)} partition(s){deleting}")
 
 
-def _as_json(topic: KnownTopic, stored: StoredTopicConfig) -> dict[str, object]:
+def _as_json(topic: KnownTopic, stored: StoredTopicConfig) -> Json:
     return {
-        "topic_id": uuid_to_text(topic.topic_id),
-        "topic": topic.name,
+        **topic.as_json(),
         "partitions": len(topic.partitions),
         "deleting_partitions": topic.deleting,
         "revision": stored.revision,

@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 import typer
 
 from services.api.errors import RemoteResourceNotFoundError
-from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.ids import TopicIdPartition
 from services.api.operations import Anomaly, AnomalyKind, Verification, VerificationKind
 from services.api.remote_log_metadata_manager import (
     RemoteLogMetadataManager,
@@ -37,7 +37,7 @@ from services.cli.connections import (
 from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, print_json, print_table, say
 from services.cli.reconcile import Rate, pace_of, scrub_counter
 from services.cli.topics import KnownTopic, chosen_topics
-from services.views.partition_facts import name_as_json
+from services.views.documents import Json, fields_as_json
 from services.views.texts import age_text, partition_text, size_text
 from services.workflows.scrub import Scrub, Scrubbed, ScrubPlan
 from services.workflows.segment_views import StoreView, store_views
@@ -149,10 +149,10 @@ def _is_missing(store: RemoteStorageManager, segment: RemoteLogSegmentMetadata) 
     return False
 
 
-def _as_json(tp: TopicIdPartition, found: Verified) -> dict[str, object]:
+def _as_json(tp: TopicIdPartition, found: Verified) -> Json:
     done = found.scrubbed
     return {
-        **name_as_json(tp),
+        **fields_as_json(tp),
         "segments": done.segments,
         "verified": done.verified,
         "damaged": done.damaged,
@@ -217,22 +217,14 @@ def verified(call: Call, topics: Topics = None) -> None:
     )
 
 
-def _verified_as_json(
-    topic: KnownTopic, kind: VerificationKind, last: Verification | None
-) -> dict[str, object]:
-    described: dict[str, object] | None = None
+def _verified_as_json(topic: KnownTopic, kind: VerificationKind, last: Verification | None) -> Json:
+    described: Json | None = None
     if last is not None:
-        described = {**asdict(last), **asdict(last.verified)}
+        described = fields_as_json(last) | fields_as_json(last.verified)
         for name in ("verified", "kind", "topic", "topic_id"):
             del described[name]
-    return {
-        "topic": topic.name,
-        "topic_id": uuid_to_text(topic.topic_id),
-        "kind": kind.value,
-        "finished_segments": topic.totals.finished_segments,
-        "finished_bytes": topic.totals.finished_bytes,
-        "last": described,
-    }
+    totals = fields_as_json(topic.totals, "finished_segments", "finished_bytes")
+    return {**topic.as_json(), "kind": kind.value, **totals, "last": described}
 
 
 def _verified_as_row(

@@ -25,6 +25,7 @@ from services.views.partition_facts import (
     explanation_as_json,
     segment_as_json,
 )
+from services.views.texts import partition_text
 
 Json = dict[str, Any]
 
@@ -52,7 +53,7 @@ def segment_life(tier: Tier, viewer: Viewer, name: TopicIdPartition, id: UUID) -
     events = _events(tier, name, id) if may_see_events else []
     if metadata is None and not events:
         raise RemoteResourceNotFoundError(
-            f"RLMM has no segment {uuid_to_text(id)} of {name.topic}-{name.partition}"
+            f"RLMM has no segment {uuid_to_text(id)} of {partition_text(name)}"
             + ("" if may_see_events else ", or only events, which need the role auditor")
         )
     life: Json = {
@@ -136,7 +137,7 @@ def _explain(tier: Tier, viewer: Viewer, name: TopicIdPartition, found: SegmentF
         return {"verdict": "not explained: that needs the role auditor"}
     summary = next((s for s in summaries(tier) if s.topic_id_partition == name), None)
     totals = NO_SEGMENTS if summary is None else summary.totals
-    command = f"sediment explain {name.topic}-{name.partition} -- {uuid_to_text(found.id)}"
+    command = f"sediment explain {partition_text(name)} -- {uuid_to_text(found.id)}"
     if totals.live_segments > MAX_EXPLAINED:
         return {
             "verdict": f"not explained here: the partition has {totals.live_segments:,} segments, "

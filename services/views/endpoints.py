@@ -35,11 +35,10 @@ class Endpoint:
             return f"not asked: pass --{self.service} HOST:PORT"
         if self.state.problem:
             return f"{self.address}: {self.state.problem}"
-        version = self.state.version or "an earlier release"
         if self.state.is_ready:
-            return f"{self.address}: {version}, ready"
+            return f"{self.address}: {self.state.version}, ready"
         why = f": {self.state.unready}" if self.state.unready else ""
-        return f"{self.address}: {version}, not ready{why}"
+        return f"{self.address}: {self.state.version}, not ready{why}"
 
 
 def is_ready(endpoints: Sequence[Endpoint], service: str) -> bool:

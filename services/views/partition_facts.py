@@ -28,8 +28,7 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 from services.api.topic_config import StoredTopicConfig
 from services.common.retry import replan
 from services.rlm.retention.snapshot import Snapshot, read_snapshot
-
-Json = dict[str, object]
+from services.views.documents import Json, fields_as_json
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED.value
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED.value
@@ -155,18 +154,10 @@ def deleted_segment_at(
     return None if best is None else best[1]
 
 
-def name_as_json(name: TopicIdPartition) -> Json:
-    return {
-        "topic_id": uuid_to_text(name.topic_id),
-        "topic": name.topic,
-        "partition": name.partition,
-    }
-
-
 def partition_as_json(facts: PartitionFacts, explanation: PartitionExplanation) -> Json:
     state, delete_state = facts.case.state, facts.summary.delete_state
     return {
-        **name_as_json(facts.name),
+        **fields_as_json(facts.name),
         "revision": facts.revision,
         "config_revision": facts.topic.revision,
         "read_at_ms": facts.case.now_ms,
@@ -182,9 +173,9 @@ def partition_as_json(facts: PartitionFacts, explanation: PartitionExplanation) 
         "polled_log": kafka_as_json(facts.kafka),
         "size_note": explanation.size_note,
         "oldest": None if explanation.oldest is None else segment_as_json(explanation.oldest),
-        "due": [_deletion(deletion) for deletion in explanation.plan.deletions],
+        "due": [*map(deletion_as_json, explanation.plan.deletions)],
         "due_bytes": explanation.plan.deleted_size_bytes,
-        "on_hold": [_deletion(deletion) for deletion in explanation.on_hold],
+        "on_hold": [*map(deletion_as_json, explanation.on_hold)],
         "next": None if explanation.next is None else explanation_as_json(explanation.next),
         "gaps": [asdict(gap) for gap in state.gaps],
         "export_positions": [asdict(export) for export in state.export_positions],
@@ -215,7 +206,7 @@ def segment_facts_as_json(
     """Describe a segment; `explanation` is None if retention does not consider it."""
     metadata = facts.metadata
     return {
-        **name_as_json(name),
+        **fields_as_json(name),
         "segment_id": uuid_to_text(facts.id),
         "segment": None if metadata is None else segment_as_json(metadata),
         "since": _event_or_none(facts.since),
@@ -241,18 +232,17 @@ def explanation_as_json(explanation: SegmentExplanation) -> Json:
 
 
 def segment_as_json(segment: RemoteLogSegmentMetadata) -> Json:
-    return {
-        "segment_id": uuid_to_text(segment.remote_log_segment_id.id),
-        "start_offset": segment.start_offset,
-        "end_offset": segment.end_offset,
-        "max_timestamp_ms": segment.max_timestamp_ms,
-        "segment_size_in_bytes": segment.segment_size_in_bytes,
-        "state": segment.state.value,
-        "copy_leased": segment.copy_leased,
-        "segment_leader_epochs": [
-            [e.leader_epoch, e.start_offset] for e in segment.segment_leader_epochs
-        ],
-    }
+    shown = fields_as_json(
+        segment,
+        "start_offset",
+        "end_offset",
+        "max_timestamp_ms",
+        "segment_size_in_bytes",
+        "state",
+        "copy_leased",
+        "segment_leader_epochs",
+    )
+    return {"segment_id": uuid_to_text(segment.remote_log_segment_id.id), **shown}
 
 
 def _event_or_none(event: PartitionEvent | None) -> Json | None:
@@ -263,7 +253,7 @@ def _due(due: Due | None) -> Json | None:
     return None if due is None else {"at_ms": due.at_ms, **_rule(due.deletion)}
 
 
-def _deletion(deletion: Deletion) -> Json:
+def deletion_as_json(deletion: Deletion) -> Json:
     return {**segment_as_json(deletion.segment), **_rule(deletion)}
 
 
@@ -272,14 +262,8 @@ def _rule(deletion: Deletion) -> Json:
 
 
 def _report(report: PartitionReport, age_ms: int | None) -> Json:
-    return {
-        "age_ms": age_ms,
-        "broker_id": report.broker_id,
-        "leader_epoch": report.leader_epoch,
-        "log_end_offset": report.log_end_offset,
-        "only_local_bytes": report.only_local_bytes,
-        "copied_through_offset": report.copied_through_offset,
-    }
+    names = ("log_end_offset", "only_local_bytes", "copied_through_offset")
+    return {"age_ms": age_ms, **fields_as_json(report, "broker_id", "leader_epoch", *names)}
 
 
 def read_partition(
@@ -295,24 +279,19 @@ def read_partition(
     return topic, replan(partial(read_snapshot, manager, name), state)
 
 
-def kafka_as_json(kafka: KafkasPart | None) -> dict[str, object] | None:
+def kafka_as_json(kafka: KafkasPart | None) -> Json | None:
     if kafka is None:
         return None
-    log = kafka.log
+    names = ("broker_id", "leader_epoch", "log_start_offset", "high_watermark")
     return {
         "age_ms": kafka.age_ms,
-        "broker_id": log.broker_id,
-        "leader_epoch": log.leader_epoch,
-        "leader_epochs": [[e.leader_epoch, e.start_offset] for e in log.lineage.entries],
-        "log_start_offset": log.log_start_offset,
-        "high_watermark": log.high_watermark,
-        "expected_deletions": [
-            uuid_to_text(segment.remote_log_segment_id.id) for segment in kafka.expected
-        ],
+        **fields_as_json(kafka.log, *names),
+        "leader_epochs": fields_as_json(kafka.log.lineage, "entries")["entries"],
+        "expected_deletions": [uuid_to_text(s.remote_log_segment_id.id) for s in kafka.expected],
         "expected_bytes": kafka.expected_bytes,
     }
 
 
-def event_as_json(event: PartitionEvent) -> dict[str, object]:
+def event_as_json(event: PartitionEvent) -> Json:
     segment_id = "" if event.segment_id is None else uuid_to_text(event.segment_id)
-    return {**asdict(event), "segment_id": segment_id}
+    return {**fields_as_json(event), "segment_id": segment_id}

@@ -1,13 +1,13 @@
 """Put into words whether the tier is well: a line for each thing."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
-from services.api.ids import uuid_to_text
 from services.api.operations import RecordedSweep, SeenAnomaly, SweepOutcome, VerificationKind
 from services.api.remote_log_manager import CopyLag, Problem
+from services.views.documents import Json, fields_as_json
 from services.views.endpoints import Endpoint, Severity, severity_of
-from services.views.texts import age_text, size_text
+from services.views.texts import age_text, partition_text, size_text
 from services.views.tier_facts import StuckSegment, TierFacts, lag_severity
 
 _SHOWN = 3
@@ -20,20 +20,9 @@ def problem_text(problem: Problem) -> str:
     return f"{problem.kind.value}: {problem.path}{at}: {problem.message}{held}"
 
 
-def anomaly_as_json(seen: SeenAnomaly) -> dict[str, object]:
-    anomaly = seen.anomaly
-    return {
-        "kind": anomaly.kind.value,
-        "topic_id": uuid_to_text(anomaly.topic_id),
-        "partition": anomaly.partition,
-        "segment_id": uuid_to_text(anomaly.segment_id),
-        "object_key": anomaly.object_key,
-        "detail": anomaly.detail,
-        "first_seen_ms": seen.first_seen_ms,
-        "last_seen_ms": seen.last_seen_ms,
-        "times_seen": seen.times_seen,
-        "run_id": seen.run_id,
-    }
+def anomaly_as_json(seen: SeenAnomaly) -> Json:
+    when = fields_as_json(seen, "first_seen_ms", "last_seen_ms", "times_seen", "run_id")
+    return fields_as_json(seen.anomaly) | when
 
 
 @dataclass(frozen=True)
@@ -127,11 +116,8 @@ def unfinished_text(tier: TierFacts) -> str:
 
 
 def _stuck_text(stuck: StuckSegment) -> str:
-    tp = stuck.topic_id_partition
-    return (
-        f"{tp.topic}-{tp.partition} offset {stuck.start_offset} {stuck.state.value} "
-        f"for {age_text(stuck.age_ms)}"
-    )
+    where = f"{partition_text(stuck.topic_id_partition)} offset {stuck.start_offset}"
+    return f"{where} {stuck.state.value} for {age_text(stuck.age_ms)}"
 
 
 def removal_text(tier: TierFacts) -> str:
@@ -150,8 +136,6 @@ def anomalies_text(tier: TierFacts) -> str:
 
 def sweeps_text(tier: TierFacts) -> str:
     """Describe the last sweeps, those first that did not end well."""
-    if tier.unread_sweeps:
-        return f"not read: {tier.unread_sweeps}"
     sweeps = sorted(tier.sweeps, key=lambda each: each.record.outcome is SweepOutcome.DONE)
     shown = [_sweep_text(each, tier.now_ms) for each in sweeps[:_SHOWN]]
     others = len(sweeps) - _SHOWN
@@ -171,8 +155,6 @@ def _sweep_text(sweep: RecordedSweep, now_ms: int) -> str:
 
 def verification_text(tier: TierFacts, kind: VerificationKind) -> str:
     """Describe how long ago the topics were verified."""
-    if tier.unread_verifications:
-        return f"not read: {tier.unread_verifications}"
     last, never = tier.last.get(kind), tier.unverified[kind]
     if last is None:
         return "no topic was verified" if never else "nothing to verify"
@@ -180,10 +162,8 @@ def verification_text(tier: TierFacts, kind: VerificationKind) -> str:
     return f"{text}; {never:,} topics never as a whole" if never else text
 
 
-def sweep_as_json(sweep: RecordedSweep) -> dict[str, object]:
-    described = asdict(sweep.record)
-    kind, outcome = sweep.record.kind.value, sweep.record.outcome.value
-    return {**described, "kind": kind, "outcome": outcome, "ended_ms": sweep.ended_ms}
+def sweep_as_json(sweep: RecordedSweep) -> Json:
+    return {**fields_as_json(sweep.record), "ended_ms": sweep.ended_ms}
 
 
 def _store_lines(endpoints: Sequence[Endpoint]) -> Iterator[Line]:

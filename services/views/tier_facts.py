@@ -6,7 +6,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from services.api.errors import NotServedError, RemoteResourceNotFoundError
+from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
 from services.api.operations import (
     AnomalyKind,
@@ -78,9 +78,7 @@ class TierFacts:
         anomalies: counts by kind; has_more_anomalies: they are counted in part only.
         last: the last whole verification of the topic for which it is oldest, by kind.
         unverified: topics with finished segments that were never verified as a whole, by kind.
-        unread_verifications: why these two were not read; "" if they were.
         sweeps: the last sweep of each kind and topics, those that ended last first.
-        unread_sweeps: why they were not read; "" if they were.
     """
 
     now_ms: int = 0
@@ -97,9 +95,7 @@ class TierFacts:
     has_more_anomalies: bool = False
     last: dict[VerificationKind, Verification] = field(default_factory=dict)
     unverified: Counter[VerificationKind] = field(default_factory=Counter)
-    unread_verifications: str = ""
     sweeps: list[RecordedSweep] = field(default_factory=list)
-    unread_sweeps: str = ""
 
     @property
     def anomaly_severity(self) -> Severity:
@@ -186,14 +182,8 @@ def tier_facts(rlmm: RemoteLogMetadataManager, bounds: Bounds) -> TierFacts:
         page = rlmm.list_anomalies(query, page_size=MAX_PAGE_SIZE)
         facts.anomalies.update(seen.anomaly.kind for seen in page.anomalies)
         facts.has_more_anomalies |= bool(page.next_page_token)
-    try:
-        _add_verifications(facts, rlmm, finished)
-    except NotServedError as e:
-        facts.unread_verifications = str(e)
-    try:
-        facts.sweeps = rlmm.list_sweep_runs()
-    except NotServedError as e:
-        facts.unread_sweeps = str(e)
+    _add_verifications(facts, rlmm, finished)
+    facts.sweeps = rlmm.list_sweep_runs()
     return facts
 
 

@@ -6,7 +6,7 @@ from services.client.records import RecordKind
 from services.rlm.copy.ship import ShipOutcome
 from services.rlm.kafka_log.log_dir import SkippedFolder
 from tools.printed.fields import boolean, fields, integer, list_of, nullable, one_of, text, time_ms
-from tools.printed.shared import EPOCHS, EVENT, GAP, PARTITION, PROBLEM, PROBLEMS, SEGMENT, Document
+from tools.printed.shared import EVENT, GAP, PARTITION, PROBLEM, PROBLEMS, SEGMENT, Document
 
 _CHANGED = fields(
     "A change of a partition.",
@@ -106,7 +106,6 @@ _SEGMENTS = fields(
     "A segment in the tier.",
     SEGMENT
     | {
-        "segment_leader_epochs": EPOCHS,
         "broker_id": integer("The broker that copied it."),
         "broker_leader_epoch": nullable(integer("The leader epoch that it was copied under.")),
         "txn_idx_empty": boolean("Whether it has no aborted transactions."),

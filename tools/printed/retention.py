@@ -16,7 +16,7 @@ from tools.printed.fields import (
     text,
     time_ms,
 )
-from tools.printed.shared import EVENT, EXPECTED, FACTS, GAP, PARTITION, RULE, SEGMENT, Document
+from tools.printed.shared import EVENT, EXPECTED, GAP, PARTITION, RULE, SEGMENT, Document
 
 
 def _due(meaning: str) -> Schema:
@@ -26,14 +26,14 @@ def _due(meaning: str) -> Schema:
 _STANDING = fields(
     "What retention does with a segment.",
     {
-        "segment": fields("The segment.", FACTS),
+        "segment": fields("The segment.", SEGMENT),
         "standing": one_of(Standing, "The verdict.", by_name=True),
         "due": _due("When it is deleted; null if the passing of time does not delete it."),
         "once_clear": _due("The same, if no hold and no running copy were in the way."),
         "bytes_missing": nullable(
             integer("How many bytes the partition must grow by until retention.bytes deletes it.")
         ),
-        "waits_for": nullable(fields("The earlier segment that must go first.", FACTS)),
+        "waits_for": nullable(fields("The earlier segment that must go first.", SEGMENT)),
         "divergence": nullable(
             fields(
                 "Where it leaves the lineage.",
@@ -46,7 +46,7 @@ _STANDING = fields(
     },
 )
 
-_DUE_SEGMENT = fields("A segment that is due.", FACTS | RULE)
+_DUE_SEGMENT = fields("A segment that is due.", SEGMENT | RULE)
 
 _EVENT_OR_NULL = nullable(fields("The event of the audit trail; null if there is none.", EVENT))
 
@@ -89,7 +89,7 @@ _EXPLAIN = (
             ),
             "polled_log": EXPECTED,
             "size_note": text("Why the size is not judged, or how."),
-            "oldest": nullable(fields("The oldest segment.", FACTS)),
+            "oldest": nullable(fields("The oldest segment.", SEGMENT)),
             "due": list_of(_DUE_SEGMENT, "The segments that are due now."),
             "due_bytes": integer("The bytes of their log files."),
             "on_hold": list_of(_DUE_SEGMENT, "The segments that a hold keeps."),
@@ -127,7 +127,7 @@ _EXPLAIN = (
         PARTITION
         | {
             "segment_id": id_of("the segment"),
-            "segment": nullable(fields("Its metadata; null if it is gone.", FACTS)),
+            "segment": nullable(fields("Its metadata; null if it is gone.", SEGMENT)),
             "since": _EVENT_OR_NULL,
             "verdict": text("The answer in a sentence."),
             "retention": nullable(_STANDING),

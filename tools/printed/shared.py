@@ -69,9 +69,6 @@ SEGMENT = {
     "max_timestamp_ms": time_ms("The greatest time of its records; -1 if they have none."),
     "segment_size_in_bytes": integer("The size of its log file."),
     "state": one_of(RemoteLogSegmentState, "The state of its metadata."),
-}
-
-FACTS = SEGMENT | {
     "copy_leased": boolean("Whether a process is copying it now."),
     "segment_leader_epochs": EPOCHS,
 }
