@@ -1,7 +1,7 @@
 """Call RLMM and RSM for readers of the tier: slots, threads, deadlines, retries and late calls.
 
 What for. A read of the tier waits for others: RLMM, RSM, the store. Here is decided how long, in
-which thread, how often again, and what becomes of a call that nobody waits for any more, so that a
+which thread, how often again, and what becomes of a call for which no request waits any more: a
 slow store never takes the threads of local reads, nor one partition those of another.
 
 How to use. An RLM has one TierCalls. Each read of a partition has its own RequestCalls: `call`

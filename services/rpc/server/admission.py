@@ -13,7 +13,7 @@ Invariants.
 * A call that entered leaves exactly once, whatever becomes of it.
 * At most `most` calls of an identity are served at once, and at most `waiting` wait: others are
   refused by name (ThrottledError), first come first served.
-* A call's deadline and the wait for its peer begin anew when its turn comes.
+* A call's deadline and the wait for its peer begin again when its turn comes.
 * A queue of an identity exists only while it has calls: invented identities fill no memory.
 
 What happens on
