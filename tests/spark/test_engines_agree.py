@@ -52,7 +52,7 @@ class RandomTier:
 
     def fill(self, tier: Tier) -> None:
         for number in range(self._size[0]):
-            topic_id, topic = uuid4(), f"{self._name}-{number:03}"
+            topic_id, topic = uuid4(), f"{self._name}-{self._size[0]}-{number:03}"
             self.topics.append(topic)
             partitions = [TopicIdPartition(topic_id, topic, p) for p in range(self._size[1])]
             made = [(tp, list(self._segments(tp))) for tp in partitions]
