@@ -17,7 +17,7 @@ from services.cli.security import choose_security
 from services.cli.standard_output import guard_standard_output
 
 COMPLETE_VARIABLE = "_SEDIMENT_COMPLETE"
-"""Set by the scripts of `sediment completion`, to be told what may follow."""
+"""Set by the scripts of `sediment completion`, which ask for what may follow."""
 
 # Maps each command to its file and the first sentence of its help.
 COMMANDS = {

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
+from uuid import UUID
 
 import pytest
 
@@ -78,6 +79,10 @@ def is_shipped(world: World) -> bool:
     return len(rows) == expected and {row.state for row in rows} == {FINISHED}
 
 
+def assert_all_shipped(world: World, prepared: object) -> None:
+    world.assert_all_shipped()
+
+
 def lose_offsets(world: World, directory: Path) -> None:
     """Lose offsets 20 to 24 of the only partition: rolled, and deleted uncopied."""
     world.log_dir = write_log_dir(directory / "losing")
@@ -101,8 +106,8 @@ def is_lost_once(world: World) -> bool:
     )
 
 
-def let_half_expire(world: World, directory: Path) -> None:
-    """Ship, and set a retention.ms by which the older half is due.
+def let_half_expire(world: World, directory: Path) -> set[UUID]:
+    """Ship, and set a retention.ms by which the older half is due; return what must stay.
 
     Its bound lies in the longest pause of the records, so that minutes do not matter.
     """
@@ -113,7 +118,11 @@ def let_half_expire(world: World, directory: Path) -> None:
         name = next(iter(world.local_segments()))
         now_ms = rlmm.partition_state(name).value.read_at_ms
     world.set_retention({"retention.ms": str(now_ms - int(mean(around)))})
-    assert 0 < len(world.retention_due()) < len(world.rows())
+    due = set(world.retention_due())
+    kept = {row.remote_log_segment_id.id for row in world.rows()} - due
+    assert due
+    assert kept
+    return kept
 
 
 def log_starts(world: World) -> list[int]:
@@ -124,13 +133,14 @@ def log_starts(world: World) -> list[int]:
 
 
 def is_due_gone(world: World) -> bool:
-    """Return whether nothing is due any more; what is left must be whole."""
+    return not world.retention_due() and {row.state for row in world.rows()} == {FINISHED}
+
+
+def assert_only_due_is_gone(world: World, kept: object) -> None:
     rows = world.rows()
-    return (
-        not world.retention_due()
-        and {row.state for row in rows} == {FINISHED}
-        and len(world.object_keys()) == 3 * len(rows)
-    )
+    assert {row.remote_log_segment_id.id for row in rows} == kept
+    assert len(world.object_keys()) == 3 * len(rows)
+    world.assert_invariants()
 
 
 def mark_all(world: World, directory: Path) -> None:
@@ -162,7 +172,7 @@ class Story:
         prepare: makes what the story begins with.
         begun: what must hold after the kill.
         is_done: becomes true once the next RLM has finished.
-        expected: asserts the end; its invariants are asserted besides.
+        expected: asserts the end, by what `prepare` returned.
         before: an earlier kill that the story needs.
         nth: the passage of the place that kills.
         settings: of this RLM.
@@ -172,7 +182,7 @@ class Story:
     is_done: Callable[[World], bool]
     prepare: Callable[[World, Path], object] = lambda world, directory: None
     begun: Callable[[World], bool] = lambda world: True
-    expected: Callable[[World], None] = World.assert_invariants
+    expected: Callable[[World, object], None] = lambda world, prepared: world.assert_invariants()
     before: str = ""
     nth: int = 1
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -184,20 +194,24 @@ REMOVAL_SETTINGS = {
     "RLM_DELETION_GRACE_MS": "0",
 }
 STORIES = {
-    "copying": Story(places("copy."), is_shipped, expected=World.assert_all_shipped, nth=3),
+    "copying": Story(places("copy."), is_shipped, expected=assert_all_shipped, nth=3),
     "cleaning up": Story(
-        places("cleanup."), is_shipped, expected=World.assert_all_shipped, before="copy.bytes_sent"
+        places("cleanup."), is_shipped, expected=assert_all_shipped, before="copy.bytes_sent"
     ),
     "recording a loss": Story(places("gap."), is_lost_once, lose_offsets),
     "expiring": Story(
-        places("deletion."), is_due_gone, let_half_expire, lambda world: max(log_starts(world)) > 0
+        places("deletion."),
+        is_due_gone,
+        let_half_expire,
+        lambda world: max(log_starts(world)) > 0,
+        expected=assert_only_due_is_gone,
     ),
     "removing": Story(
         [*places("removal."), *places("deletion.")[1:]],
         is_removed,
         mark_all,
         lambda world: not is_removed(world),
-        expected=lambda world: None,
+        expected=lambda world, prepared: None,
         settings=REMOVAL_SETTINGS,
         has_logs=False,
     ),
@@ -245,7 +259,7 @@ def test_every_failpoint_is_a_kill_of_some_table() -> None:
 @pytest.mark.parametrize(("name", "place"), rows_of(list(STORIES)))
 def test_rlm_killed(world: World, tmp_path: Path, name: str, place: str) -> None:
     story = STORIES[name]
-    story.prepare(world, tmp_path)
+    prepared = story.prepare(world, tmp_path)
     with rlm_service(world, tmp_path / "first", story.settings, has_logs=story.has_logs) as first:
         if story.before:
             run_until_killed(first, story.before)
@@ -255,7 +269,7 @@ def test_rlm_killed(world: World, tmp_path: Path, name: str, place: str) -> None
     with rlm_service(world, tmp_path / "second", story.settings, has_logs=story.has_logs) as second:
         second.start()
         eventually(lambda: story.is_done(world), DEADLINE_MS)
-    story.expected(world)
+    story.expected(world, prepared)
 
 
 @pytest.mark.parametrize(("name", "place"), rows_of(SHIPS))
@@ -270,13 +284,13 @@ def test_ship_killed_later(world: World, tmp_path: Path, place: str) -> None:
 
 
 def kill_ship(world: World, directory: Path, story: Story, failpoint: str) -> None:
-    story.prepare(world, directory)
+    prepared = story.prepare(world, directory)
     for kill in [*([f"{story.before}:3"] if story.before else []), failpoint]:
         with world.start_shipping(failpoint=kill) as process:
             assert process.wait(60) == KILLED
     world.ship()
     assert story.is_done(world)
-    story.expected(world)
+    story.expected(world, prepared)
 
 
 # --- what does not fit into the table -------------------------------------------------------------
@@ -296,10 +310,11 @@ def test_the_log_start_is_raised_before_anything_is_marked(world: World, tmp_pat
 def test_expired_offsets_are_out_of_range_though_still_on_disk(
     world: World, tmp_path: Path
 ) -> None:
-    let_half_expire(world, tmp_path)
+    kept = let_half_expire(world, tmp_path)
     with rlm_service(world, tmp_path) as rlm:
         rlm.start()
         eventually(lambda: is_due_gone(world), DEADLINE_MS)
+        assert_only_due_is_gone(world, kept)
         with reported(rlm) as manager:
             for name, start in zip(world.local_segments(), log_starts(world), strict=True):
                 for offset, expected in (

@@ -1,4 +1,4 @@
-"""Kill -9 RSM or RLMM at every named place: `sediment ship` goes on, nothing whole is lost."""
+"""Kill -9 RSM or RLMM at every named place: `sediment ship` continues, nothing whole is lost."""
 
 import json
 import random
@@ -61,7 +61,7 @@ def test_rsm_killed_while_deleting(world: World) -> None:
 
 @pytest.mark.parametrize("place", first_of(reversed(COPYING)))
 def test_reconciliation_removes_what_a_killed_copy_left(world: World, place: str) -> None:
-    """Nobody resumes the copy; what is whole stays, and what metadata names."""
+    """The copy is never resumed; what is whole stays, and what metadata names."""
     world.ship()
     shipped = set(world.object_keys())
     unnamed, log = a_segment(), some_bytes(2 * SMALLEST_PART_BYTES)

@@ -179,7 +179,7 @@ def shown_by(address: str, ca: Path, own: Certificate) -> bytes:
 
 
 def _settle() -> None:
-    """Wait for what nobody can see: that clients, too, have read the files."""
+    """Wait until clients, too, have read the files, which no figure shows."""
     Event().wait(1.5 * POLL_INTERVAL_S)
 
 

@@ -51,7 +51,7 @@ class Gate:
 
     def wait(self) -> None:
         self.reached.set()
-        assert self.opened.wait(GIVE_UP_S), f"nobody opened the gate at {self.method}"
+        assert self.opened.wait(GIVE_UP_S), f"no test opened the gate at {self.method}"
         self.then()
 
 

@@ -60,7 +60,7 @@ class RecentTierError(Exception):
 
 
 class ReadTimeoutError(Exception):
-    """The error if bytes do not arrive in time; their request goes on.
+    """The error if bytes do not arrive in time; their request continues.
 
     It is not of the tree of errors that services send: clients would take others for it.
     """

@@ -17,7 +17,7 @@ Invariants.
 * Of one partition at most _MOST_LATE late calls run: a consumer that repeats its request must not
   fill the pool.
 
-Cancellation. Work that is late goes on without a slot, under the call of its request, and leaves
+Cancellation. Work that is late continues without a slot, under the call of its request, and leaves
 what it finds in the caches for a later read; its view is of no use then. `abandon` releases the
 slot, now or, if a thread is about to get one, when it has it. Crash: nothing is stored. A dead
 store: calls are repeated every RETRY_PAUSE_S until the wait is over; then the read ends with
@@ -321,7 +321,7 @@ class RequestCalls:
     def result(self, begun: "Future[T]") -> T:
         """Wait for begun work for as long as the wait allows.
 
-        Work that is late goes on without a slot. The view is of no use then.
+        Work that is late continues without a slot. The view is of no use then.
 
         Raises:
             ReadTimeoutError: if the work is late.

@@ -16,7 +16,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.LongAdder;
 
-/** Counts a service's calls, by RPC, in JMX, and tells an observer how they end. Thread-safe. */
+/** Counts a service's calls, by RPC, in JMX, and reports to an observer how they end. Thread-safe. */
 final class CallFigures implements ClientInterceptor, AutoCloseable {
     /** Which attempt of its caller a call is; {@link Attempt#ONLY} if it is not set. */
     static final CallOptions.Key<Attempt> ATTEMPT =
