@@ -16,8 +16,8 @@ Invariants.
 * Chunks that a reader has passed are released at once; those ahead stay for its next read for a
   while, across segments.
 
-Cancellation. A window that is closed early gives up its chunks; their requests continue while another
-reader, or the same one soon, may want them. Crash: memory is all there is. A dead store:
+Cancellation. A window that is closed early gives up its chunks; their requests continue while a
+reader may soon want them. Crash: memory is all there is. A dead store:
 the next bytes are waited for as long as TierWait allows, then ReadTimeoutError; what arrives later
 is there for the next read.
 """
